@@ -1,0 +1,1 @@
+"""One folder per optimization; each is an isolated, tested module."""

@@ -67,9 +67,7 @@ def _machine(checkout: Checkout, found: Diagnosis) -> None:
         found.machine.append(("nvcc", "none"))
         found.missing.append("nvcc (CUDA toolkit 13.0): JIT kernels cannot be built")
     compiler = os.environ.get("CXX", "c++").split()
-    found.machine.append(
-        ("host compiler", _version_line([*compiler, "--version"]) or "not found")
-    )
+    found.machine.append(("host compiler", _version_line([*compiler, "--version"]) or "not found"))
     for tool in ("git", "ninja"):
         found.machine.append((tool, _version_line([tool, "--version"]) or "none"))
 
@@ -86,9 +84,7 @@ def _load_manifest(checkout: Checkout, found: Diagnosis) -> dict[str, Any] | Non
     for name, version in sorted(manifest["versions"].items()):
         found.runtime.append((name, version))
     if manifest["ingredients"]["flavor"] == "cpu":
-        found.missing.append(
-            "the cuda flavor of the runtime: make runtime RUNTIME=cuda"
-        )
+        found.missing.append("the cuda flavor of the runtime: make runtime RUNTIME=cuda")
     return manifest
 
 

@@ -36,9 +36,7 @@ class ProbeResult:
         return self.passed > 0 and not (self.failed or self.errors or self.skipped)
 
 
-def run_probes(
-    checkout: Checkout, patches: list[Patch], tree: Path, *, timeout: float = 900
-) -> dict[str, ProbeResult]:
+def run_probes(checkout: Checkout, patches: list[Patch], tree: Path, *, timeout: float = 900) -> dict[str, ProbeResult]:
     """Run the probes of `patches` with `tree` first on the import path.
 
     The interpreter is the one that runs us; behind `tree` come the runtime's patched wheels (a probe of one project may

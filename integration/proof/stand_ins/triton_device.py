@@ -6,15 +6,26 @@ multiprocessors only shapes launch grids; 8 is small enough to interpret.
 
 import contextlib
 from types import ModuleType
+from typing import Any
 
-from .hook import after, replace
+from .hook import StandInRefused, after, replace
 
 MULTIPROCESSORS = 8
 
 
-@after("sglang.kernels.ops.attention.fla.utils")
+@after("sglang.srt.utils.common")
 def no_device_context(module: ModuleType) -> None:
-    replace(module, "custom_device_ctx", lambda index: contextlib.nullcontext())
+    import torch
+
+    if not hasattr(module, "device_context"):
+        raise StandInRefused("device_context is gone: see what it enters now on a CPU")
+    if hasattr(torch.cpu, "device"):
+        raise StandInRefused("torch.cpu has a device context of its own now: delete this function")
+
+    def device(index: Any) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    torch.cpu.device = device  # type: ignore[attr-defined]
 
 
 @after("sglang.kernels.ops.attention.fla.layernorm_gated")

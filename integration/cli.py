@@ -12,11 +12,13 @@ from rich.console import Console
 from rich.table import Table
 
 from sm120.integration.checkout import find_checkout
+from sm120.integration.prove.cli import prove_command
 from sm120.integration.refusal import Refusal
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 series_app = typer.Typer(no_args_is_help=True, help="Look at, check, rewrite and edit a patch series.")
 app.add_typer(series_app, name="series")
+app.command("prove")(prove_command)
 console = Console(highlight=False)
 
 Project = Annotated[str | None, typer.Argument(help="sglang, flashinfer or nixl; all when left out")]
@@ -32,16 +34,25 @@ def main() -> None:
 
 
 @app.command()
-def runtime(flavor: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto") -> None:
+def runtime(
+    flavor: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    prove: Annotated[bool, typer.Option(help="serve tiny models with it before it takes its place")] = False,
+) -> None:
     """Build the patched runtime in build/runtime."""
+    from sm120.integration.prove.prove import prove as serve_and_compare
     from sm120.integration.runtime import build_runtime
 
     started = time.monotonic()
+    checkout = find_checkout()
 
     def report(line: str) -> None:
         console.print(f"[dim]{time.monotonic() - started:6.1f} s[/dim]  {line}")
 
-    build_runtime(find_checkout(), flavor, report)
+    def proof(home: Path, rows: Path) -> int:
+        report("proving that it serves")
+        return serve_and_compare(home, json=rows, work=checkout.build / "prove", console=console)
+
+    build_runtime(checkout, flavor, report, proof if prove else None)
 
 
 @app.command()
@@ -156,3 +167,13 @@ def probe(
             for line in () if red and green else before[patch.slug].failures + after[patch.slug].failures:
                 console.print(f"    {line}", markup=False)
     raise typer.Exit(1 if bad else 0)
+
+
+@app.command()
+def readme() -> None:
+    """Write the patch table of README.md from the series."""
+    from sm120.integration.patch_table import replace_table
+
+    checkout = find_checkout()
+    path = checkout.root / "README.md"
+    path.write_text(replace_table(path.read_text(), checkout))

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from sm120.integration.bench import app as bench_app
 from sm120.integration.checkout import find_checkout
 from sm120.integration.prove.cli import prove_command
 from sm120.integration.refusal import Refusal
@@ -18,6 +19,7 @@ from sm120.integration.refusal import Refusal
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 series_app = typer.Typer(no_args_is_help=True, help="Look at, check, rewrite and edit a patch series.")
 app.add_typer(series_app, name="series")
+app.add_typer(bench_app, name="bench")
 app.command("prove")(prove_command)
 console = Console(highlight=False)
 

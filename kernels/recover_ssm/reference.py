@@ -57,7 +57,7 @@ def window(
 def recurrence(state: np.ndarray, w: Window) -> tuple[np.ndarray, np.ndarray]:
     """Run the token recurrence: outputs [T, HV, V] and the state after every token [T, HV, V, K].
 
-        S~ = e^g S        u = beta (v - S~ k)        S = S~ + u k'        o = S q
+    S~ = e^g S        u = beta (v - S~ k)        S = S~ + u k'        o = S q
     """
     S = np.asarray(state, dtype=np.float64).copy()
     outputs, states = np.empty_like(w.v), np.empty((w.v.shape[0], *S.shape))

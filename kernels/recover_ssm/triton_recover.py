@@ -11,7 +11,7 @@ Both run the recurrence of the decode kernel, in fp32, on a ``[K, V]`` tile:
 so the only rounding of the state is the store. ``g`` is never positive and is the only thing that is exponentiated.
 """
 
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import torch
 import triton
@@ -70,9 +70,9 @@ def verify_output_only(
     state: torch.Tensor,
     state_indices: torch.Tensor,
     *,
-    scale: Optional[float] = None,
-    window: Optional[DraftWindow] = None,
-    window_rows: Optional[torch.Tensor] = None,
+    scale: float | None = None,
+    window: DraftWindow | None = None,
+    window_rows: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Outputs ``[B, T, HV, V]`` of a linear draft chain; ``state`` is only read.
 
@@ -173,9 +173,9 @@ def recover_accepted(
     slots: torch.Tensor,
     last_steps: torch.Tensor,
     *,
-    track_slots: Optional[torch.Tensor] = None,
-    track_steps: Optional[torch.Tensor] = None,
-    window_rows: Optional[torch.Tensor] = None,
+    track_slots: torch.Tensor | None = None,
+    track_steps: torch.Tensor | None = None,
+    window_rows: torch.Tensor | None = None,
 ) -> None:
     """Advance ``state[:, slots]`` over the accepted draft tokens, in place, for all layers in one launch.
 
@@ -420,7 +420,8 @@ def _recover_kernel(
         beta = tl.load(keep_beta + cell * HV + i_hv)
         S = _advance(S, _unit(kt), vt, g, beta)
         if TRACK:
-            if t == track:
+            at_boundary = t == track
+            if at_boundary:
                 tl.store(p_layer + track_slot * stride_slot + inner, S.to(state.dtype.element_ty))
         if t == last:
             tl.store(p_layer + slot * stride_slot + inner, S.to(state.dtype.element_ty))
@@ -465,7 +466,7 @@ def _check_state(name: str, state: torch.Tensor, inner: tuple, lead: int) -> Non
         raise ValueError(f"{name} has shape {tuple(state.shape)}, needs {lead} leading dims and then {inner}")
     if state.dtype not in STATE_DTYPES:
         raise ValueError(f"{name} is {state.dtype}, needs one of {STATE_DTYPES}")
-    HV, V, K = inner
+    _, V, K = inner
     if state.stride()[lead:] != (V * K, K, 1):
         raise ValueError(f"{name} has strides {state.stride()}, needs each slot contiguous")
 

@@ -56,7 +56,9 @@ def test_rejected_tokens_do_not_reach_the_recovered_state():
             ref.recurrence(S0, ref.window(**spoiled))[1][accepted - 1], ref.recurrence(S0, clean)[1][accepted - 1]
         )
         np.testing.assert_allclose(
-            ref.recover_accepted(S0, ref.window(**spoiled), accepted), ref.recover_accepted(S0, clean, accepted), atol=1e-12
+            ref.recover_accepted(S0, ref.window(**spoiled), accepted),
+            ref.recover_accepted(S0, clean, accepted),
+            atol=1e-12,
         )
 
 

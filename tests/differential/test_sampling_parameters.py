@@ -3,7 +3,6 @@
 import random
 
 import pytest
-import torch
 from verify_paths import EOS, PATHS, VOCAB, Request, chain, hashed_model, plain_distribution, published_config
 
 GREEDY = {"temperature": 0}
@@ -60,7 +59,7 @@ def scenario(kind: str, path: str, seed: int) -> float:
                 )
                 want = plain_distribution(ahead, model)
                 worst = max(worst, (got[b, node] - want).abs().max().item())
-        run.commit([tree.path(rng.randrange(5)) + [rng.randrange(VOCAB)] for tree in trees])
+        run.commit([[*tree.path(rng.randrange(5)), rng.randrange(VOCAB)] for tree in trees])
     return worst
 
 

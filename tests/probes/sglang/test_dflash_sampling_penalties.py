@@ -60,12 +60,12 @@ def test_every_row_of_the_block_is_penalized_as_if_decoded_alone(vp, path, kind)
                 ahead = vp.Request(request.prompt, request.sampling, request.tokens + tree.path(row))
                 torch.testing.assert_close(got[b, row], vp.plain_distribution(ahead, run.model))
         # Uneven accept lengths from one request to the next.
-        run.commit([tree.path(rng.randrange(5)) + [rng.randrange(vp.VOCAB)] for tree in trees])
+        run.commit([[*tree.path(rng.randrange(5)), rng.randrange(vp.VOCAB)] for tree in trees])
 
 
 @pytest.mark.parametrize("path", ["dflash", "dspark"])
 def test_a_merged_and_a_retracted_request_keep_their_counts(vp, path):
-    run, rng = admit(vp, path, "all")
+    run, _rng = admit(vp, path, "all")
     for _ in range(2):
         trees = [vp.chain([r.tokens[-1], 1, 4, 1]) for r in run.requests]
         run.verify(trees)

@@ -30,7 +30,6 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.speculative import dflash_utils, eagle_utils
 from sglang.srt.speculative.dflash_utils import (
     apply_dflash_verify_logits_adjustments,
-    build_speculative_verify_target_probs,
 )
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 

@@ -81,9 +81,9 @@ def config():
         yield
 
 
-@pytest.mark.parametrize("path", ["dflash", "dspark"])
+@pytest.mark.parametrize("path", vp.PATHS)
 @given(scenario=scenarios())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_speculative_equals_plain(path, scenario):
     served = speculative_greedy(vp.PATHS[path], scenario)
     for request in served:

@@ -3,7 +3,17 @@
 import random
 
 import pytest
-from verify_paths import EOS, PATHS, VOCAB, Request, chain, hashed_model, plain_distribution, published_config
+from verify_paths import (
+    EOS,
+    PATHS,
+    VOCAB,
+    Request,
+    chain,
+    hashed_model,
+    plain_distribution,
+    published_config,
+    random_tree,
+)
 
 GREEDY = {"temperature": 0}
 FORBID = [2, 5, 7]
@@ -50,7 +60,8 @@ def scenario(kind: str, path: str, seed: int) -> float:
     worst = 0.0
     for _ in range(4):
         # Few distinct drafts, so that a token is drafted twice within a block.
-        trees = [chain([r.tokens[-1], *(rng.choice([1, EOS, 4, 5]) for _ in range(4))]) for r in requests]
+        drafts = [[r.tokens[-1], *(rng.choice([1, EOS, 4, 5]) for _ in range(4))] for r in requests]
+        trees = [random_tree(rng, tokens) if path == "ngram" else chain(tokens) for tokens in drafts]
         got = run.verify(trees)
         for b, (request, tree) in enumerate(zip(requests, trees, strict=True)):
             for node in range(len(tree.tokens)):

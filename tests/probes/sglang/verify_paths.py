@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import inspect
+import random
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -229,6 +230,12 @@ def chain(tokens: list[int]) -> Tree:
     return Tree(tokens, list(range(-1, len(tokens) - 1)))
 
 
+def random_tree(rng: random.Random, tokens: list[int]) -> Tree:
+    """A tree over `tokens` whose children follow their parents in the order the kernels build them."""
+    parents = [-1, *sorted(rng.randrange(node) for node in range(1, len(tokens)))]
+    return Tree(tokens, parents)
+
+
 class Path:
     """One verify path, fed the way its scheduler feeds it."""
 
@@ -310,6 +317,7 @@ class Eagle(Path):
     """`eagle_sample`: EAGLE, EAGLE3, NEXTN and STANDALONE verify with it, NGRAM as well."""
 
     algorithm = SpeculativeAlgorithm.EAGLE
+    tree_topk = 1
 
     def prepare(self) -> None:
         with (
@@ -330,7 +338,7 @@ class Eagle(Path):
             draft_token=torch.tensor([t for tree in trees for t in tree.tokens]),
             draft_token_num=width,
             max_tree_depth=width,
-            tree_topk=-1,
+            tree_topk=self.tree_topk,
             retrieve_index=torch.arange(len(trees) * width).view(len(trees), width),
             retrieve_next_token=torch.tensor([child for child, _ in links]),
             retrieve_next_sibling=torch.tensor([sibling for _, sibling in links]),
@@ -340,9 +348,10 @@ class Eagle(Path):
 
 
 class Ngram(Eagle):
-    """NGRAM: the same sampler over irregular trees."""
+    """NGRAM, and EAGLE with topk > 1: the same sampler over trees."""
 
     algorithm = SpeculativeAlgorithm.NGRAM
+    tree_topk = -1
 
 
 class DFlash(Path):

@@ -171,6 +171,14 @@ def probe(
     raise typer.Exit(1 if bad else 0)
 
 
+@app.command(hidden=True)
+def link_test_layer() -> None:
+    """Make torch and the rest of the runtime's dependency layer importable for the tests."""
+    from sm120.integration.runtime import link_test_layer as link
+
+    link(find_checkout())
+
+
 @app.command()
 def readme() -> None:
     """Write the patch table of README.md from the series."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from sm120.integration.overlay import load_overlay
 from sm120.integration.patch_file import Patch
 from sm120.integration.pin import Pin
 from sm120.integration.refusal import Refusal
+from sm120.integration.tree import copy_touched
 from sm120.integration.upstream.closure import Closure
 
 
@@ -92,11 +92,7 @@ def release_clone(recipe: Recipe, pristine: Path, patches: list[Patch], folder: 
     """A git repository with the files that `patches` touch, where upstream keeps them."""
     folder.mkdir(parents=True)
     subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
-    for target in sorted({target for patch in patches for target in patch.touched}):
-        if (pristine / target).is_file():
-            path = folder / recipe.series.pin.upstream_path(target)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(pristine / target, path)
+    copy_touched(pristine, patches, folder, recipe.series.pin.upstream_path)
     _git(folder, "add", "--all", "--force")
     _git(folder, "commit", "--quiet", "--allow-empty", "-m", f"release {recipe.series.pin.git_tag}")
     return folder
@@ -104,7 +100,7 @@ def release_clone(recipe: Recipe, pristine: Path, patches: list[Patch], folder: 
 
 def commit_message(patch: Patch) -> str:
     """Subject and description; the other header fields are ours and stay here."""
-    subject = patch.subject.split("] ", 1)[1] if patch.project == "nixl" else patch.subject
+    subject = patch.subject.split("] ", 1)[1]  # upstream knows which project it is
     return f"{subject}\n\n{patch.fields['Description']}\n"
 
 

@@ -53,7 +53,7 @@ def run_probes(checkout: Checkout, patches: list[Patch], tree: Path, *, timeout:
     environment = dict(
         os.environ,
         PYTHONPATH=os.pathsep.join(map(str, [tree, site_packages(checkout.runtime), checkout.proof])),
-        PYTHONDONTWRITEBYTECODE="1",
+        PYTHONPYCACHEPREFIX=str(checkout.build / "pycache"),  # fast the second time, and the trees stay as they are
         SGLANG_USE_CPU_ENGINE="0",
         TRITON_INTERPRET="1",
         HF_HUB_OFFLINE="1",

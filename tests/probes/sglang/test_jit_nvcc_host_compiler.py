@@ -5,12 +5,15 @@ import shlex
 import shutil
 import stat
 import subprocess
+import sys
 
 import pytest
 from sglang.kernels.jit.utils.compile import cache, ninja, toolchain
 from sglang.kernels.jit.utils.compile.spec import BuildSpec
 
 GXX = shutil.which("g++")
+# Also where an environment that is not activated has it
+NINJA = shutil.which("ninja", path=os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]))
 USER_VARIABLES = ("CXX", "NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 
 
@@ -58,13 +61,15 @@ def spec_of(tmp_path, *cuda_cflags: str) -> BuildSpec:
     )
 
 
-def commands_of(spec: BuildSpec, tmp_path) -> dict[str, list[str]]:
-    """The words that ninja's shell would run, for the compile and for the link."""
+def lines_of(spec: BuildSpec, tmp_path) -> list[str]:
+    """What ninja would have a shell run: the compile and the link."""
     (tmp_path / "build.ninja").write_text(ninja.generate(spec))
-    lines = subprocess.run(
-        ["ninja", "-C", str(tmp_path), "-t", "commands"], capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-    compile_words, link_words = (shlex.split(line) for line in lines if line.strip())
+    command = [NINJA, "-C", str(tmp_path), "-t", "commands"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def commands_of(spec: BuildSpec, tmp_path) -> dict[str, list[str]]:
+    compile_words, link_words = map(shlex.split, lines_of(spec, tmp_path))
     return {"compile": compile_words, "link": link_words}
 
 
@@ -193,38 +198,20 @@ def test_other_device_compilers_are_left_alone(runtime, tmp_path, monkeypatch):
     assert ccbin_of(words) == []
 
 
-needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs the CUDA toolkit's nvcc")
-
-
-@needs_nvcc
 @pytest.mark.parametrize("folder", ["plain", "with space", "dol$HOME", "back`tick", "quote'd"])
-def test_nvcc_runs_the_compiler(folder, tmp_path, monkeypatch, make_compiler):
+def test_compiler_runs_although_nvcc_puts_it_in_a_shell_line(folder, tmp_path, monkeypatch, make_compiler):
+    """nvcc runs `sh -c '"<ccbin>" …'`, and so does what takes its place here."""
     compiler = make_compiler(folder)
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text(
+        "#!/bin/sh\n"
+        'for word; do case "$word" in -ccbin=*) ccbin=${word#-ccbin=};; esac; done\n'
+        'exec sh -c "\\"$ccbin\\" -D__CUDACC__ --version"\n'
+    )
+    nvcc.chmod(0o755)
+    monkeypatch.setattr(toolchain, "device_compiler_path", lambda: str(nvcc))
     monkeypatch.setenv("CXX", compiler)
-    spec = spec_of(tmp_path)
-    library = ninja.build(spec=spec, build_dir=tmp_path / "build", build_file=ninja.generate(spec))
-    assert library.is_file()
+    subprocess.run(["sh", "-c", lines_of(spec_of(tmp_path), tmp_path)[0]], cwd=tmp_path, check=False)
+    assert os.path.exists(f"{compiler}.log"), "not run"
     with open(f"{compiler}.log") as log:
-        calls = log.read()
-    assert "-D__CUDACC__" in calls, "nvcc did not use it"
-    assert "-shared" in calls, "the link did not use it"
-
-
-@needs_nvcc
-@pytest.mark.skipif(shutil.which("ccache") is None, reason="needs ccache")
-def test_nvcc_runs_the_compiler_behind_ccache(tmp_path, monkeypatch, make_compiler):
-    compiler = make_compiler("bin")
-    monkeypatch.setenv("CCACHE_DIR", str(tmp_path / "ccache"))
-    monkeypatch.setenv("CXX", f"ccache {compiler}")
-    spec = spec_of(tmp_path)
-    assert ninja.build(spec=spec, build_dir=tmp_path / "build", build_file=ninja.generate(spec)).is_file()
-    with open(f"{compiler}.log") as log:
-        assert "-D__CUDACC__" in log.read(), "nvcc did not use it"
-
-
-@needs_nvcc
-def test_nonexistent_cxx_fails_the_build_by_name(tmp_path, monkeypatch):
-    monkeypatch.setenv("CXX", "/nonexistent/g++")
-    spec = spec_of(tmp_path)
-    with pytest.raises(RuntimeError, match="/nonexistent/g\\+\\+: No such file"):
-        ninja.build(spec=spec, build_dir=tmp_path / "build", build_file=ninja.generate(spec))
+        assert log.read() == "-D__CUDACC__ --version\n"

@@ -12,6 +12,7 @@ token.
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -125,7 +126,7 @@ def language(hidden_size: int) -> tuple[torch.Tensor, torch.Tensor]:
     return embedding, head
 
 
-def add_mtp_head(folder: Path, config: Qwen3Config | Qwen3_5TextConfig, spec: dict, dtype: torch.dtype) -> None:
+def add_mtp_head(folder: Path, config: Any, spec: dict, dtype: torch.dtype) -> None:
     """Add `mtp.*` tensors (one full-attention layer, as the real checkpoints have) to a hybrid model's file."""
     hidden, heads, kv_heads, head_dim = (
         config.hidden_size,

@@ -1,4 +1,4 @@
-"""Speculative against plain decoding: the checks of this folder hold on the patched tree, and the release fails them."""
+"""Speculative against plain decoding: the checks here hold on the patched tree, and the release fails them."""
 
 from __future__ import annotations
 

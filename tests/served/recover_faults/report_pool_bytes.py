@@ -1,4 +1,4 @@
-"""Not a fault: print the exact bytes of the state pools that the server allocates, where its own log rounds to 0.01 GB."""
+"""Not a fault: print the exact bytes of the server's state pools, where its own log rounds to 0.01 GB."""
 
 from stand_ins import after, replace
 

@@ -4,6 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from sm120.integration.prove.runtime import Runtime
 
 TESTS = Path(__file__).parent / "in_runtime" / "test_recover_sequences.py"

@@ -71,8 +71,8 @@ def run_probes(checkout: Checkout, patches: list[Patch], tree: Path, *, timeout:
 def tree_environment(checkout: Checkout, tree: Path) -> dict[str, str]:
     """The environment in which `sys.executable -m pytest` imports upstream packages from `tree` first.
 
-    Behind `tree` come the runtime's patched wheels and the proof layer; torch comes from the runtime's dependency layer,
-    which is linked into the tool's environment here.
+    Behind `tree` come the runtime's patched wheels and the proof layer; torch comes from the runtime's dependency
+    layer, which is linked into the tool's environment here.
     """
     link_test_layer(checkout)
     return dict(

@@ -101,7 +101,7 @@ def release_clone(recipe: Recipe, pristine: Path, patches: list[Patch], folder: 
 def commit_message(patch: Patch) -> str:
     """Subject and description; the other header fields are ours and stay here."""
     subject = patch.subject.split("] ", 1)[1]  # upstream knows which project it is
-    return f"{subject}\n\n{patch.fields['Description']}\n"
+    return f"{subject}\n\n{patch.description}\n"
 
 
 def upstream_diff(pin: Pin, patch: Patch) -> str:
@@ -125,7 +125,7 @@ def upstream_diff(pin: Pin, patch: Patch) -> str:
 
 
 def upstream_tests(checkout: Checkout, pin: Pin, patch: Patch) -> list[tuple[str, str]]:
-    """(path, text) of the patch's probe in upstream's own test harness, then of the modules beside it that it imports."""
+    """(path, text) of the patch's probe in upstream's test harness, then of the modules beside it that it imports."""
     path = checkout.root / patch.fields["Probe"]
     text = path.read_text()
     registered = _after_imports(text, pin.test_registration) if pin.test_registration else text

@@ -1,10 +1,11 @@
-"""Checked entry point: pack an XQA draft-block mask on the CPU or, inside a CUDA graph if need be, on an SM120 device."""
+"""Checked entry point: pack an XQA draft-block mask on the CPU or on an SM120 device, inside a CUDA graph or not."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 import importlib
+import itertools
 from typing import Any
 
 import torch
@@ -55,8 +56,12 @@ def pack_mask(
     check_int("q_len", q_len, 1, MAX_DRAFT_LEN)
     if (batch is None) == (cu_seqlens is None):
         raise ValueError("batch, cu_seqlens: needs exactly one of them")
-    if (kind == "tree") != (parents is not None or ancestors is not None) or (parents is not None and ancestors is not None):
-        raise ValueError(f"parents, ancestors: kind {kind!r} needs {'exactly one of them' if kind == 'tree' else 'neither'}")
+    if (kind == "tree") != (parents is not None or ancestors is not None) or (
+        parents is not None and ancestors is not None
+    ):
+        raise ValueError(
+            f"parents, ancestors: kind {kind!r} needs {'exactly one of them' if kind == 'tree' else 'neither'}"
+        )
 
     device = _common_device(device, out, cu_seqlens, parents, ancestors)
     width = 2 * ((q_len + 31) // 32)
@@ -103,7 +108,7 @@ def _check_lengths(cu_seqlens: torch.Tensor | None, q_len: int, rows: int) -> No
     if cu_seqlens is None:
         return
     offsets = cu_seqlens.tolist()
-    lengths = [end - begin for begin, end in zip(offsets, offsets[1:], strict=False)]
+    lengths = [end - begin for begin, end in itertools.pairwise(offsets)]
     if offsets[0] != 0 or any(not 0 <= length <= q_len for length in lengths):
         raise ValueError(f"cu_seqlens: got {offsets}, needs to start at 0 and to rise by 0..{q_len} a request")
     if offsets[-1] > rows:
@@ -115,12 +120,11 @@ def _check_parents(parents: torch.Tensor | None, cu_seqlens: torch.Tensor | None
         return
     flat = parents.flatten().tolist()
     offsets = list(range(0, len(flat) + 1, q_len)) if cu_seqlens is None else cu_seqlens.tolist()
-    for request, (begin, end) in enumerate(zip(offsets, offsets[1:], strict=False)):
+    for request, (begin, end) in enumerate(itertools.pairwise(offsets)):
         for index, parent in enumerate(flat[begin:end]):
             if parent >= index:
-                raise ValueError(
-                    f"parents: request {request} token {index} has parent {parent}, needs an earlier token or a negative"
-                )
+                where = f"request {request} token {index} has parent {parent}"
+                raise ValueError(f"parents: {where}, needs an earlier token or a negative number")
 
 
 _library = torch.library.Library("sm120", "FRAGMENT")

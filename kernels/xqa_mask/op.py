@@ -148,28 +148,37 @@ def _pack_on_cpu(out, cu_seqlens, parents, ancestors, batch, q_len, full) -> Non
 def _pack_on_cuda(out, cu_seqlens, parents, ancestors, batch, q_len, full) -> None:
     from sm120.kernels._lib import fatbin
 
-    rows = out.numel() // out.shape[-1]
-    if rows == 0:
+    kernel, blocks, arguments = launch_plan(out, cu_seqlens, parents, ancestors, batch, q_len, full)
+    if blocks == 0:
         return
-    slots = rows * ((q_len + 31) // 32)
-    pointer = lambda tensor: ctypes.c_void_p(0 if tensor is None else tensor.data_ptr())  # noqa: E731
-    arguments = [pointer(out), pointer(cu_seqlens)]
-    sizes = [ctypes.c_int64(rows), ctypes.c_int32(batch), ctypes.c_int32(q_len)]
-    slots_per_block = BLOCK_THREADS
-    if parents is not None:
-        kernel, arguments = "xqa_mask_tree", [*arguments, pointer(parents), *sizes]
-    elif ancestors is not None:
-        kernel, arguments = "xqa_mask_matrix", [*arguments, pointer(ancestors), *sizes]
-        slots_per_block = BLOCK_THREADS // 32
-    else:
-        kernel, arguments = "xqa_mask_chain", [*arguments, *sizes, ctypes.c_int32(full)]
     fatbin.load("xqa_mask", out.device.index).launch(
         kernel,
-        (-(-slots // slots_per_block), 1, 1),
+        (blocks, 1, 1),
         (BLOCK_THREADS, 1, 1),
         *arguments,
         stream=torch.cuda.current_stream(out.device).cuda_stream,
     )
+
+
+def launch_plan(
+    out: torch.Tensor,
+    cu_seqlens: torch.Tensor | None,
+    parents: torch.Tensor | None,
+    ancestors: torch.Tensor | None,
+    batch: int,
+    q_len: int,
+    full: bool,
+) -> tuple[str, int, list[Any]]:
+    """Which kernel a packing launches, over how many blocks, with which arguments (ints are pointers)."""
+    rows = out.numel() // out.shape[-1]
+    slots = rows * ((q_len + 31) // 32)
+    pointers = [out.data_ptr(), 0 if cu_seqlens is None else cu_seqlens.data_ptr()]
+    sizes = [ctypes.c_int64(rows), ctypes.c_int32(batch), ctypes.c_int32(q_len)]
+    if parents is not None:
+        return "xqa_mask_tree", -(-slots // BLOCK_THREADS), [*pointers, parents.data_ptr(), *sizes]
+    if ancestors is not None:
+        return "xqa_mask_matrix", -(-slots // (BLOCK_THREADS // 32)), [*pointers, ancestors.data_ptr(), *sizes]
+    return "xqa_mask_chain", -(-slots // BLOCK_THREADS), [*pointers, *sizes, ctypes.c_int32(full)]
 
 
 _library.impl("xqa_mask_pack_", _pack_on_cpu, "CPU")

@@ -5,12 +5,8 @@ head_dim 256, 6 query heads a KV head, pages of 64, FP8 KV, 8 draft tokens: what
 
 from __future__ import annotations
 
-import os
-from importlib.util import find_spec
-from pathlib import Path
-
 import pytest
-from sm120.kernels._lib import compilers, machine_code, occupancy
+from sm120.kernels._lib import compilers, machine_code, occupancy, upstream
 
 # as flashinfer/jit/xqa.py gives them for this geometry
 FLAGS = {
@@ -33,21 +29,12 @@ FLAGS = {
 }
 
 
-def flashinfer_root() -> Path | None:
-    """$SM120_FLASHINFER (a tree that holds `flashinfer/`), else an installed package; found without importing it."""
-    tree = os.environ.get("SM120_FLASHINFER")
-    if tree:
-        return Path(tree) / "flashinfer"
-    found = find_spec("flashinfer")
-    return Path(next(iter(found.submodule_search_locations))) if found and found.submodule_search_locations else None
-
-
 @pytest.fixture(scope="module")
 def xqa() -> dict[str, machine_code.KernelCode]:
     """The kernels of mha.cu."""
     if compilers.missing_nvcc() is not None:
         pytest.skip(str(compilers.missing_nvcc()))
-    root = flashinfer_root()
+    root = upstream.package_root("flashinfer")
     if root is None:
         pytest.skip("no flashinfer package, and SM120_FLASHINFER does not name an unpacked wheel")
     source = root / "data" / "csrc" / "xqa" / "mha.cu"

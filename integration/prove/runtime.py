@@ -21,6 +21,9 @@ CPU_ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "PYTHONUNBUFFERED": "1",
+    # A server that crashes would otherwise sit for 65 s, waiting for dumps that only a GPU makes.
+    "SGLANG_PYSPY_DUMP_BEFORE_CRASH": "0",
+    "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0",
 }
 
 

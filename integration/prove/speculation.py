@@ -65,9 +65,7 @@ def prove_speculation(
             verdict = next(judged)
             if accepts:
                 verdict = against_base(reply.tokens, served["no speculation"][index].tokens, verdict, dtype=dtype)
-            rows.append(
-                row(group, f"{name}, prompt {index + 1}", reply, verdict, accepts=accepts and reply is most)
-            )
+            rows.append(row(group, f"{name}, prompt {index + 1}", reply, verdict, accepts=accepts and reply is most))
     return rows
 
 

@@ -333,7 +333,7 @@ def no_space(bench: Bench) -> None:
 @case
 def device_error(bench: Bench) -> None:
     """A read that the kernel answers with EIO is an error, and the agent stays usable."""
-    memory, address = bench.memory(4096, 1)
+    _, address = bench.memory(4096, 1)
     # Address 0 of a process is never mapped: reading it through /proc gives EIO.
     handle = bench.start("READ", address, [4096], bench.open_files([os.open("/proc/self/mem", os.O_RDONLY)], [4096]))
     state = bench.wait(handle)

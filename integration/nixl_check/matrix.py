@@ -112,7 +112,7 @@ def run_matrix(
             errors.seek(0)
             last = errors.read().decode(errors="replace").strip().splitlines()
             raise ValueError(f"{python} has no usable NIXL: {last[-1] if last else 'it said nothing'}")
-    missing = len(cases) * len(queues) - len(rows)
-    if missing:
-        raise ValueError(f"NIXL check of {python} ended early: {missing} of {len(cases) * len(queues)} rows are missing")
+    expected = len(cases) * len(queues)
+    if len(rows) != expected:
+        raise ValueError(f"NIXL check of {python} ended early: {len(rows)} of {expected} rows")
     return Matrix(version=version, rows=rows)

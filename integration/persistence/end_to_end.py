@@ -106,7 +106,8 @@ class EndToEnd:
 
 def failures(lines: Sequence[Line]) -> list[str]:
     """What the table must not show: unequal tokens, a tier that was never used, a namespace that leaks."""
-    found = [f"{line.step}, prompt {line.prompt}: tokens differ from the cold reply" for line in lines if not line.equal]
+    unequal = [line for line in lines if not line.equal]
+    found = [f"{line.step}, prompt {line.prompt}: tokens differ from the cold reply" for line in unequal]
     for step, tier, wanted in (
         ("cold", "storage", False),
         ("device hit", "device", True),

@@ -12,7 +12,8 @@ PROOF_LAYER = Path(__file__).resolve().parents[1] / "proof"
 # What a CPU needs that is not the choice of one recipe. No name below reaches a wheel.
 CPU_ENVIRONMENT = {
     "TRITON_INTERPRET": "1",
-    # The CPU engine wants sgl_kernel's C++ operators, which exist nowhere as a wheel; without it the GPU code path runs.
+    # The CPU engine wants sgl_kernel's C++ operators, which exist nowhere as a wheel; without it the GPU code path
+    # runs.
     "SGLANG_USE_CPU_ENGINE": "0",
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",

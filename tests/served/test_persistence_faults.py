@@ -1,7 +1,6 @@
 """Real pools and files in the patched runtime's Python: no fault ever gives wrong state; fio-sized transfers arrive."""
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -9,16 +8,8 @@ import pytest
 from sm120.integration.nixl_check.matrix import run_matrix
 from sm120.integration.persistence.bench import SHORT_SIZES, run_bench
 from sm120.integration.persistence.faults import NEED_CHECKSUM, failures, run_faults
-from sm120.integration.prove.runtime import Runtime
 
 pytestmark = [pytest.mark.served, pytest.mark.slow, pytest.mark.timeout(900)]
-
-
-@pytest.fixture(scope="module")
-def runtime() -> Runtime:
-    if not os.environ.get("SM120_RUNTIME"):
-        pytest.skip("SM120_RUNTIME names no runtime folder")
-    return Runtime.from_environment()
 
 
 def test_faults_cost_a_prefill_and_nothing_more(runtime, tmp_path):
@@ -31,8 +22,6 @@ def test_faults_cost_a_prefill_and_nothing_more(runtime, tmp_path):
 
 
 def test_bench_moves_every_page(runtime, tmp_path):
-    if shutil.which("fio") is None:
-        pytest.skip("fio is not installed")
     timings = run_bench(runtime, tmp_path, sizes=SHORT_SIZES, rounds=3)
     assert {timing.variant for timing in timings} >= {"fio", "zero-copy", "bounce", "bounce, padded"}
     assert all(len(timing.write) == len(timing.read) == 3 and timing.rate("read") > 0 for timing in timings)

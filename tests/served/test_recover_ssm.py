@@ -3,6 +3,7 @@
 The short pair runs by default. The rest is marked slow:  pytest tests/served/test_recover_ssm.py -m slow
 """
 
+import json
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -140,6 +141,17 @@ def test_every_accepted_length_occurs(answers):
             for length, times in enumerate(reply.meta["spec_correct_drafts_histogram"]):
                 seen[length] += times
     assert all(seen[length] for length in range(DRAFTS)), f"accepted drafts: {dict(seen)}"
+
+
+@pytest.mark.slow
+def test_verify_counts_are_those_of_an_independent_oracle(answers, runtime, work):
+    none = answers("standalone", "none")
+    draft = models.make(runtime, models.HYBRID_STANDALONE_DRAFT, work / "models")
+    served = [[prompt, list(tokens)] for prompt, tokens in zip(PROMPTS, none.tokens, strict=True)]
+    request, answer = work / "oracle.json", work / "rounds.json"
+    request.write_text(json.dumps({"draft": str(draft), "drafts": DRAFTS - 1, "served": served}))
+    runtime.run_script(Path(__file__).with_name("acceptance_oracle.py"), str(request), str(answer))
+    assert [reply.meta["spec_verify_ct"] for reply in none.replies] == json.loads(answer.read_text())
 
 
 @pytest.mark.slow

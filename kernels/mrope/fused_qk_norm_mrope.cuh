@@ -16,9 +16,6 @@
 namespace fused_qk_norm_mrope {
 
 constexpr uint32_t kThreads = 128;
-// 48 warps fill an SM of compute capability 12.0 at 40 registers a thread. The FP8 store needs 48, hence 40 warps.
-constexpr uint32_t kBlocksPerSm = 12;
-constexpr uint32_t kBlocksPerSmFp8 = 10;
 constexpr uint32_t kWarpLanes = 32;
 constexpr uint32_t kFullWarp = 0xffffffffu;
 constexpr int kChunk = 8;  // elements in 16 bytes
@@ -258,6 +255,11 @@ __device__ __forceinline__ void normalize(float (&value)[kChunk], const Scalar* 
   }
 }
 
+// Blocks that an SM of compute capability 12.0 shall hold at once: 12 (all of its 48 warps) leave 40 registers a thread.
+// The FP8 store and the vector reads of a float cache need 48, and then 40 warps are resident.
+template <typename Table, int kAxes, bool kStoreFp8>
+constexpr uint32_t kResidentBlocks = kStoreFp8 || (std::is_same_v<Table, float> && kAxes == 1) ? 10 : 12;
+
 // Scalar: __nv_bfloat16 or __half, of qkv, out and the weights. Table: float or Scalar for a cos/sin cache, PhaseStep
 // to compute the angles here. kRotaryDim: leading dims of a head that turn. kAxes: 1 or 3. kGemma: the norm weights are stored less 1.
 template <
@@ -269,7 +271,8 @@ template <
     bool kNeox,
     bool kGemma,
     bool kStoreFp8>
-__global__ void __launch_bounds__(kThreads, kStoreFp8 ? kBlocksPerSmFp8 : kBlocksPerSm) fused_qk_norm_mrope_kernel(const Params p) {
+__global__ void __launch_bounds__(kThreads, kResidentBlocks<Table, kAxes, kStoreFp8>)
+    fused_qk_norm_mrope_kernel(const Params p) {
   static_assert(kHeadDim == 64 || kHeadDim == 128 || kHeadDim == 256, "head_dim must be 64, 128 or 256");
   static_assert(kRotaryDim > 0 && kRotaryDim <= kHeadDim, "rotary_dim must be in 1 .. head_dim");
   static_assert(kRotaryDim % (kNeox ? 16 : 8) == 0, "rotary_dim must fill whole 16-byte chunks");

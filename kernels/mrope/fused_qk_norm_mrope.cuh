@@ -11,6 +11,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 namespace fused_qk_norm_mrope {
@@ -33,7 +34,7 @@ struct Params {
   const void* k_weight;   // [head_dim]
   const void* positions;  // [num_tokens], or three such rows
   const void* table;      // cos then sin [position_limit, rotary_dim], or PhaseStep [rotary_dim / 2]
-  uint64_t axes[4];       // axis of each pair, two bits a pair, pair 0 lowest
+  uint8_t axes[32];       // axis of each pair, two bits a pair, four pairs a byte, pair 0 lowest
   int64_t qkv_stride;     // elements between tokens
   int64_t out_stride;
   int64_t position_stride;  // elements between the three rows; 0 where they share one
@@ -97,16 +98,24 @@ struct alignas(16) Chunk {
   PairOf<Scalar> pair[kChunk / 2];
 };
 
-template <typename Scalar>
-__device__ __forceinline__ Chunk<Scalar> load_chunk(const Scalar* address) {
-  Chunk<Scalar> chunk;
-  *reinterpret_cast<uint4*>(&chunk) = *reinterpret_cast<const uint4*>(address);
-  return chunk;
+// One 16- or 8-byte access, whatever the members of T are.
+template <typename T>
+__device__ __forceinline__ T load_vector(const void* address) {
+  using Raw = std::conditional_t<sizeof(T) == 16, uint4, uint2>;
+  static_assert(sizeof(T) == sizeof(Raw), "a vector is 16 or 8 bytes");
+  const Raw raw = *static_cast<const Raw*>(address);
+  T value;
+  memcpy(static_cast<void*>(&value), &raw, sizeof(T));
+  return value;
 }
 
-template <typename Scalar>
-__device__ __forceinline__ void store_chunk(Scalar* address, const Chunk<Scalar>& chunk) {
-  *reinterpret_cast<uint4*>(address) = *reinterpret_cast<const uint4*>(&chunk);
+template <typename T>
+__device__ __forceinline__ void store_vector(void* address, const T& value) {
+  using Raw = std::conditional_t<sizeof(T) == 16, uint4, uint2>;
+  static_assert(sizeof(T) == sizeof(Raw), "a vector is 16 or 8 bytes");
+  Raw raw;
+  memcpy(&raw, static_cast<const void*>(&value), sizeof(T));
+  *static_cast<Raw*>(address) = raw;
 }
 
 template <typename Scalar>
@@ -135,18 +144,17 @@ __device__ __forceinline__ float clamp_fp8(float x) {
 }
 
 template <typename Scalar>
-__device__ __forceinline__ void store_fp8(uint8_t* address, const Chunk<Scalar>& chunk, float inverse_scale) {
-  uint16_t two[kChunk / 2];
+__device__ __forceinline__ void store_e4m3(uint8_t* address, const Chunk<Scalar>& chunk, float inverse_scale) {
+  struct {
+    __nv_fp8x2_storage_t two[kChunk / 2];
+  } packed;
 #pragma unroll
   for (int i = 0; i < kChunk / 2; ++i) {
     const float2 x = widen(chunk.pair[i]);
     const float2 scaled = make_float2(clamp_fp8(x.x * inverse_scale), clamp_fp8(x.y * inverse_scale));
-    two[i] = __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, __NV_E4M3);
+    packed.two[i] = __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, __NV_E4M3);
   }
-  uint2 packed;
-  packed.x = two[0] | (static_cast<uint32_t>(two[1]) << 16);
-  packed.y = two[2] | (static_cast<uint32_t>(two[3]) << 16);
-  *reinterpret_cast<uint2*>(address) = packed;
+  store_vector(address, packed);
 }
 
 template <int kAxes>
@@ -198,29 +206,30 @@ __device__ __forceinline__ void
 quad_cos_sin(const Params& p, const Positions<kAxes>& positions, uint32_t first, float (&cos)[4], float (&sin)[4]) {
   uint32_t axes = 0;
   if constexpr (kAxes == 3) {
-    axes = static_cast<uint32_t>(p.axes[first / 32] >> (2 * (first % 32)));
+    axes = p.axes[first / 4];
   }
   if constexpr (std::is_same_v<Table, PhaseStep>) {
-    const auto* steps = reinterpret_cast<const ulonglong2*>(static_cast<const PhaseStep*>(p.table) + first);
-    const ulonglong2 low = steps[0];
-    const ulonglong2 high = steps[1];
-    const uint64_t turns[4] = {low.x, low.y, high.x, high.y};
+    struct Two {
+      PhaseStep step[2];
+    };
+    const auto* steps = static_cast<const PhaseStep*>(p.table) + first;
+    const Two two[2] = {load_vector<Two>(steps), load_vector<Two>(steps + 2)};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint32_t position = position_of(positions, (axes >> (2 * i)) & 3);
-      const auto turn = static_cast<int32_t>((position * turns[i]) >> 32);
+      const auto turn = static_cast<int32_t>((position * two[i / 2].step[i % 2].turns) >> 32);
       sin_cos(static_cast<float>(turn) * 1.46291807926715968e-9f, sin[i], cos[i]);  // 2 pi / 2^32
     }
   } else {
     const auto* cache = static_cast<const Table*>(p.table) + first;
     constexpr int kPairs = kRotaryDim / 2;
     if constexpr (kAxes == 1) {
-      struct alignas(4 * sizeof(Table)) Quad {
+      struct Quad {
         Table value[4];
       };
       const Table* row = cache + static_cast<int64_t>(positions.row[0]) * kRotaryDim;
-      const Quad c = *reinterpret_cast<const Quad*>(row);
-      const Quad s = *reinterpret_cast<const Quad*>(row + kPairs);
+      const Quad c = load_vector<Quad>(row);
+      const Quad s = load_vector<Quad>(row + kPairs);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         cos[i] = to_float(c.value[i]);
@@ -246,7 +255,7 @@ __device__ __forceinline__ void rotate(float& first, float& second, float cos, f
 
 template <typename Scalar, bool kGemma>
 __device__ __forceinline__ void normalize(float (&value)[kChunk], const Scalar* weight, float scale) {
-  const Chunk<Scalar> packed = load_chunk(weight);
+  const Chunk<Scalar> packed = load_vector<Chunk<Scalar>>(weight);
 #pragma unroll
   for (int i = 0; i < kChunk / 2; ++i) {
     const float2 w = widen(packed.pair[i]);
@@ -255,12 +264,7 @@ __device__ __forceinline__ void normalize(float (&value)[kChunk], const Scalar* 
   }
 }
 
-// Blocks that an SM of compute capability 12.0 shall hold at once: 12 (all of its 48 warps) leave 40 registers a thread.
-// The FP8 store and the vector reads of a float cache need 48, and then 40 warps are resident.
-template <typename Table, int kAxes, bool kStoreFp8>
-constexpr uint32_t kResidentBlocks = kStoreFp8 || (std::is_same_v<Table, float> && kAxes == 1) ? 10 : 12;
-
-// Scalar: __nv_bfloat16 or __half, of qkv, out and the weights. Table: float or Scalar for a cos/sin cache, PhaseStep
+// One head a lane group. Scalar: __nv_bfloat16 or __half, of qkv, out and the weights. Table: float or Scalar for a cos/sin cache, PhaseStep
 // to compute the angles here. kRotaryDim: leading dims of a head that turn. kAxes: 1 or 3. kGemma: the norm weights are stored less 1.
 template <
     typename Scalar,
@@ -271,8 +275,7 @@ template <
     bool kNeox,
     bool kGemma,
     bool kStoreFp8>
-__global__ void __launch_bounds__(kThreads, kResidentBlocks<Table, kAxes, kStoreFp8>)
-    fused_qk_norm_mrope_kernel(const Params p) {
+__device__ __forceinline__ void normalize_and_rotate(const Params& p) {
   static_assert(kHeadDim == 64 || kHeadDim == 128 || kHeadDim == 256, "head_dim must be 64, 128 or 256");
   static_assert(kRotaryDim > 0 && kRotaryDim <= kHeadDim, "rotary_dim must be in 1 .. head_dim");
   static_assert(kRotaryDim % (kNeox ? 16 : 8) == 0, "rotary_dim must fill whole 16-byte chunks");
@@ -304,8 +307,8 @@ __global__ void __launch_bounds__(kThreads, kResidentBlocks<Table, kAxes, kStore
   float sum = 0.0f;
   if (live) {
     const Scalar* in = static_cast<const Scalar*>(p.qkv) + token * p.qkv_stride + offset;
-    packed_a = load_chunk(in + first);
-    packed_b = load_chunk(in + second);
+    packed_a = load_vector<Chunk<Scalar>>(in + first);
+    packed_b = load_vector<Chunk<Scalar>>(in + second);
     if (!load_positions(p, token, positions)) sum = NAN;
   }
   float a[kChunk], b[kChunk];
@@ -355,8 +358,8 @@ __global__ void __launch_bounds__(kThreads, kResidentBlocks<Table, kAxes, kStore
     Scalar* out = static_cast<Scalar*>(p.out) + token * p.out_stride + offset;
     packed_a = narrow_chunk<Scalar>(a);
     packed_b = narrow_chunk<Scalar>(b);
-    store_chunk(out + first, packed_a);
-    store_chunk(out + second, packed_b);
+    store_vector(out + first, packed_a);
+    store_vector(out + second, packed_b);
   }
 
   if constexpr (kStoreFp8) {
@@ -366,10 +369,30 @@ __global__ void __launch_bounds__(kThreads, kResidentBlocks<Table, kAxes, kStore
       uint8_t* cache = (is_v ? p.v_cache + slot * p.v_cache_stride : p.k_cache + slot * p.k_cache_stride) +
                        static_cast<int64_t>(kv_head) * kHeadDim;
       const float inverse_scale = is_v ? p.v_inverse_scale : p.k_inverse_scale;
-      store_fp8(cache + first, packed_a, inverse_scale);
-      store_fp8(cache + second, packed_b, inverse_scale);
+      store_e4m3(cache + first, packed_a, inverse_scale);
+      store_e4m3(cache + second, packed_b, inverse_scale);
     }
   }
+}
+
+// Blocks that an SM of compute capability 12.0 shall hold at once. Twelve are all of its 48 warps and leave 40 registers
+// a thread. Where that would spill, the compiler is left its own choice (44 to 56): eight only bound it to 64.
+template <typename Table, int kAxes, bool kStoreFp8>
+constexpr uint32_t kResidentBlocks =
+    !kStoreFp8 && (std::is_same_v<Table, PhaseStep> ? kAxes == 1 : kAxes == 3) ? 12 : 8;
+
+template <
+    typename Scalar,
+    typename Table,
+    int kHeadDim,
+    int kRotaryDim,
+    int kAxes,
+    bool kNeox,
+    bool kGemma,
+    bool kStoreFp8>
+__global__ void __launch_bounds__(kThreads, kResidentBlocks<Table, kAxes, kStoreFp8>)
+    fused_qk_norm_mrope_kernel(const __grid_constant__ Params p) {
+  normalize_and_rotate<Scalar, Table, kHeadDim, kRotaryDim, kAxes, kNeox, kGemma, kStoreFp8>(p);
 }
 
 // Blocks of kThreads that cover every head of every token.

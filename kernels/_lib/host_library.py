@@ -75,9 +75,7 @@ def build(
     sanitize: bool | None = None,
 ) -> HostLibrary:
     """Compile `source` for the CPU and load it; see `compile_library`."""
-    return HostLibrary(
-        compile_library(source, include=include, defines=defines, mutation=mutation, sanitize=sanitize)
-    )
+    return HostLibrary(compile_library(source, include=include, defines=defines, mutation=mutation, sanitize=sanitize))
 
 
 def compile_library(

@@ -136,7 +136,7 @@ def test_the_sanitizers_stop_at_the_first_access_out_of_bounds(function, inside,
 
 def test_a_mutation_must_match_exactly_once(tmp_path: Path) -> None:
     (tmp_path / "k.cuh").write_text("a b a")
-    with pytest.raises(ValueError, match="'a' occurs 2 times in k.cuh, needs 1"):
+    with pytest.raises(ValueError, match=r"'a' occurs 2 times in k\.cuh, needs 1"):
         host_library.Mutation("twice", "k.cuh", "a", "c").apply(tmp_path)
 
 

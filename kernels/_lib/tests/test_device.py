@@ -1,0 +1,86 @@
+"""Without a driver: one safe probe, a printed reason, and nothing that could hang."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+
+import pytest
+from sm120.kernels._lib import device, fatbin
+
+
+def test_a_gpu_test_skips_with_the_reason(pytester_free_run) -> None:
+    if device.why_no_device() is None:
+        pytest.skip("a device is here: GPU tests run")
+    out = pytester_free_run("@pytest.mark.gpu\ndef test_on_device():\n    assert False\n")
+    assert "1 skipped" in out and f"needs an SM120 device: {device.why_no_device()}" in out
+
+
+def test_a_fatbin_is_refused_before_any_driver_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    if device.why_no_device() is None:
+        pytest.skip("a device is here: fatbins load")
+    monkeypatch.setattr(fatbin, "Fatbin", None)  # a call would be a TypeError
+    fatbin.load.cache_clear()
+    with pytest.raises(fatbin.NoDevice, match="xqa_mask: "):
+        fatbin.load("xqa_mask")
+
+
+def fake_runtime(status: str, count: int, major: int, minor: int) -> types.ModuleType:
+    class Status:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Status) and self.name == other.name
+
+        __hash__ = None
+
+    runtime = types.ModuleType("runtime")
+    runtime.cudaError_t = types.SimpleNamespace(cudaSuccess=Status("cudaSuccess"))
+    runtime.cudaGetDeviceCount = lambda: (Status(status), count)
+    properties = types.SimpleNamespace(major=major, minor=minor)
+    runtime.cudaGetDeviceProperties = lambda index: (Status("cudaSuccess"), properties)
+    return runtime
+
+
+@pytest.mark.parametrize(
+    ("status", "count", "pair", "reason"),
+    [
+        ("cudaErrorInsufficientDriver", 0, (0, 0), "no usable NVIDIA driver .cudaGetDeviceCount: cudaErrorInsuff"),
+        ("cudaSuccess", 0, (0, 0), "no NVIDIA device"),
+        ("cudaSuccess", 1, (9, 0), r"device 0 has capability \(9, 0\), needs one of \[\(12, 0\)\]"),
+        ("cudaSuccess", 1, (12, 1), r"device 0 has capability \(12, 1\)"),
+        ("cudaSuccess", 1, (12, 0), None),
+    ],
+)
+def test_the_probe_accepts_exact_pairs_only(monkeypatch, status, count, pair, reason) -> None:
+    import cuda.bindings
+
+    monkeypatch.setattr(cuda.bindings, "runtime", fake_runtime(status, count, *pair), raising=False)
+    monkeypatch.setitem(sys.modules, "cuda.bindings.runtime", fake_runtime(status, count, *pair))
+    found = device.why_no_device.__wrapped__()
+    if reason is None:
+        assert found is None
+    else:
+        import re
+
+        assert re.search(reason, found)
+
+
+@pytest.fixture
+def pytester_free_run(tmp_path, request):
+    """Runs one test file under the kernels' conftest in a process of its own and returns what pytest printed."""
+
+    def run(body: str) -> str:
+        folder = tmp_path / "case"
+        folder.mkdir()
+        conftest = request.config.rootpath / "kernels" / "conftest.py"
+        (folder / "conftest.py").write_text(conftest.read_text())
+        (folder / "test_case.py").write_text(f"import pytest\n\n{body}")
+        (folder / "pytest.ini").write_text("[pytest]\nmarkers = gpu: needs a device\n")
+        command = [sys.executable, "-m", "pytest", "-rs", "-p", "no:cacheprovider", str(folder)]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+        return done.stdout
+
+    return run

@@ -1,0 +1,98 @@
+"""Trees: a pristine one from a verified artifact, and a patched one from pristine + overlay + series.
+
+Both are built aside and renamed into place, so that a tree that exists is complete.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from sm120.integration.apply import apply_patch
+from sm120.integration.overlay import OverlayFile, place_overlay
+from sm120.integration.pin import Artifact
+from sm120.integration.refusal import Refusal
+from sm120.integration.series import Series
+
+
+def pristine_tree(artifact: Path, pinned: Artifact, destination: Path) -> Path:
+    """Unpack a wheel, checking every member against its RECORD.
+
+    Raises:
+        Refusal: `artifact-corrupt`, `disk-full`.
+    """
+
+    def unpack(aside: Path) -> None:
+        result = subprocess.run(
+            [sys.executable, "-m", "wheel", "unpack", "--dest", str(aside), str(artifact)],
+            capture_output=True,
+            text=True,
+        )
+        if result.returncode != 0:
+            reason = (result.stderr.strip().splitlines() or ["no reason given"])[-1]
+            if "No space left" in result.stderr:
+                raise OSError(errno.ENOSPC, reason)
+            raise Refusal("artifact-corrupt", f"{pinned.file} does not unpack: {reason}", path=artifact)
+        unpacked = aside / "-".join(pinned.file.split("-")[:2])
+        for member in unpacked.iterdir():
+            member.rename(aside / member.name)
+        unpacked.rmdir()
+
+    return build_aside(destination, unpack)
+
+
+def patched_tree(pristine: Path, series: Series, overlay: list[OverlayFile], destination: Path) -> Path:
+    """Copy `pristine`, place the overlay, apply the series.
+
+    Raises:
+        Refusal: whatever the overlay or a patch is refused for; `disk-full`. `destination` is then untouched.
+    """
+
+    def make(aside: Path) -> None:
+        shutil.copytree(pristine, aside, dirs_exist_ok=True, symlinks=True)
+        apply_series(aside, series, overlay)
+
+    return build_aside(destination, make)
+
+
+def apply_series(tree: Path, series: Series, overlay: list[OverlayFile]) -> None:
+    """Place the overlay in `tree` and apply every patch; the tree is spoiled when this is refused."""
+    place_overlay(tree, overlay)
+    for patch in series.patches:
+        apply_patch(tree, patch)
+
+
+def build_aside(destination: Path, make: Callable[[Path], None]) -> Path:
+    """Run `make` on an empty folder beside `destination` and rename it into place; nothing half-made stays.
+
+    Raises:
+        Refusal: `disk-full`; and whatever `make` raises.
+    """
+    if destination.exists():
+        return destination
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=f".{destination.name}.tmp-", dir=destination.parent))
+    try:
+        make(aside)
+        aside.chmod(0o755)
+        os.rename(aside, destination)
+    except OSError as error:
+        if error.errno == errno.ENOSPC or "No space left" in str(error):
+            raise Refusal("disk-full", f"no space left while building {destination.name}", path=destination) from None
+        raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return destination
+
+
+def sweep_unfinished(folder: Path) -> None:
+    """Remove what an interrupted build left aside; the caller holds the build lock."""
+    if folder.is_dir():
+        for entry in folder.rglob(".*.tmp-*") if folder.name == "build" else folder.glob(".*.tmp-*"):
+            shutil.rmtree(entry, ignore_errors=True)

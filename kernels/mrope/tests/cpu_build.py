@@ -17,10 +17,16 @@ SOURCE = KERNEL / "tests" / "mrope_host.cpp"
 
 
 @functools.cache
-def library(variants: str = "variants.def", mutation: Mutation | None = None) -> HostLibrary:
-    """The CPU build of the variants in a file of this kernel's folders; built once a process."""
-    folders = [KERNEL, KERNEL / "tests"]
-    return host_library.build(SOURCE, include=folders, defines={"MROPE_VARIANTS": f'"{variants}"'}, mutation=mutation)
+def library(mutation: Mutation | None = None, only: str | None = None) -> HostLibrary:
+    """The CPU build of every variant, or of `only` one by its name; built once a process."""
+    defines = {"MROPE_ONLY": ",".join(_tokens(only))} if only else {}
+    return host_library.build(SOURCE, include=[KERNEL], defines=defines, mutation=mutation)
+
+
+def _tokens(variant: str) -> list[str]:
+    """A variant's name as the arguments of VARIANT in variants.def."""
+    _, scalar, table, d, r, a, *rest = variant.split("_")
+    return [scalar, table, d[1:], r[1:], a[1:], *rest]
 
 
 def variant_names(built: HostLibrary) -> list[str]:
@@ -74,10 +80,10 @@ class Case:
         yarn: reference.Yarn = reference.Yarn(),
         seed: int = 0,
     ) -> None:
-        _, scalar, self.table_kind, d, r, a, pairing, weights, store = variant.split("_")
+        scalar, self.table_kind, d, r, a, pairing, weights, store = _tokens(variant)
         self.variant, self.tokens = variant, tokens
         self.dtype = torch.bfloat16 if scalar == "bf16" else torch.float16
-        self.head_dim, self.rotary_dim, self.axes = int(d[1:]), int(r[1:]), int(a[1:])
+        self.head_dim, self.rotary_dim, self.axes = int(d), int(r), int(a)
         self.neox, self.gemma, self.stores = pairing == "neox", weights == "gemma", store == "fp8"
         self.num_q_heads, self.num_kv_heads, self.yarn = num_q_heads, num_kv_heads, yarn
         self.base, self.eps = 1e6, 1e-6

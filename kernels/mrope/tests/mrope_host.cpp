@@ -1,11 +1,7 @@
-// The variants for the CPU, to be run by name.
+// The variants for the CPU, to be run by name: all of variants.def, or the one whose tokens MROPE_ONLY holds.
 #include <cstring>
 
 #include "variant_names.h"
-
-#ifndef MROPE_VARIANTS
-#define MROPE_VARIANTS "variants.def"
-#endif
 
 namespace {
 
@@ -30,7 +26,12 @@ struct Variant {
 #define TEXT_OF(name) #name
 #define VARIANT(...) {TEXT(MROPE_NAME(__VA_ARGS__)), launch<MROPE_ARGUMENTS(__VA_ARGS__)>},
 const Variant kVariants[] = {
-#include MROPE_VARIANTS
+#ifdef MROPE_ONLY
+#define ONE_VARIANT(...) VARIANT(__VA_ARGS__)
+    ONE_VARIANT(MROPE_ONLY)
+#else
+#include "variants.def"
+#endif
 };
 
 }  // namespace

@@ -376,10 +376,10 @@ __device__ __forceinline__ void normalize_and_rotate(const Params& p) {
 }
 
 // Blocks that an SM of compute capability 12.0 shall hold at once. Twelve are all of its 48 warps and leave 40 registers
-// a thread. Where that would spill, the compiler is left its own choice (44 to 56): eight only bound it to 64.
+// a thread. Where that would spill, the compiler is left its own choice (44 to 56): nine only bound it to 56.
 template <typename Table, int kAxes, bool kStoreFp8>
 constexpr uint32_t kResidentBlocks =
-    !kStoreFp8 && (std::is_same_v<Table, PhaseStep> ? kAxes == 1 : kAxes == 3) ? 12 : 8;
+    !kStoreFp8 && (std::is_same_v<Table, PhaseStep> ? kAxes == 1 : kAxes == 3) ? 12 : 9;
 
 template <
     typename Scalar,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 from sm120.kernels._lib import fatbin
+from sm120.kernels._lib.capability import require
 from sm120.kernels._lib.contracts import check_int, check_tensor
 from sm120.kernels.mrope.axes import pack_axis_map
 
@@ -104,7 +105,7 @@ def fused_qk_norm_mrope(
                from `phase_steps`, and then the kernel computes the angles and `attention_factor` scales cos and sin
     axis_map   axis of each rotary pair (`axes.axis_map`); required with `[3, T]` positions, refused without
     out        `[T, >= (num_q_heads + num_kv_heads) * head_dim]`, default: qkv itself (in place)
-    check_positions   look at the values first (a device synchronisation); without it a token whose position is outside
+    check_positions   look at the values of positions and slots first (a device synchronisation); without it a token whose position is outside
                the table comes out as NaN
 
     Raises ValueError, naming the tensor, for anything else; NoDevice where no (12, 0) device can run it.
@@ -115,6 +116,9 @@ def fused_qk_norm_mrope(
         head_dim=head_dim, rotary_dim=rotary_dim, eps=eps, axis_map=axis_map, neox=neox, gemma=gemma,
         attention_factor=attention_factor, out=out, store=store, check_positions=check_positions,
     )  # fmt: skip
+    if qkv.device.type != "cuda":
+        raise ValueError(f"qkv: device is {qkv.device}, needs cuda")
+    require(torch.cuda.get_device_capability(qkv.device), "mrope", CAPABILITIES)
     if launch.blocks:
         _launch_on_device(launch, torch.cuda.current_stream(qkv.device).cuda_stream)
     return qkv if out is None else out
@@ -209,7 +213,7 @@ def prepare(
         positions_are_int64=positions.dtype == torch.int64, eps=eps, attention_factor=attention_factor,
     )  # fmt: skip
     if store is not None:
-        _lay_out_store(params, store, num_tokens, num_kv_heads, head_dim, device)
+        _lay_out_store(params, store, num_tokens, num_kv_heads, head_dim, device, check_positions)
     scalar = "bf16" if qkv.dtype == torch.bfloat16 else "fp16"
     variant = (
         f"mrope_{scalar}_{kind}_d{head_dim}_r{rotary_dim}_a{axes}_{'neox' if neox else 'gptj'}"
@@ -220,7 +224,13 @@ def prepare(
 
 
 def _lay_out_store(
-    params: Params, store: Fp8Store, num_tokens: int, num_kv_heads: int, head_dim: int, device: torch.device
+    params: Params,
+    store: Fp8Store,
+    num_tokens: int,
+    num_kv_heads: int,
+    head_dim: int,
+    device: torch.device,
+    check_slots: bool,
 ) -> None:
     for name, cache in (("k_cache", store.k_cache), ("v_cache", store.v_cache)):
         check_tensor(
@@ -230,6 +240,9 @@ def _lay_out_store(
         if cache.shape[0] > 1 and cache.stride(0) % 8:
             raise ValueError(f"{name}: slot stride is {cache.stride(0)}, needs a multiple of 8 bytes")
     check_tensor("slots", store.slots, dtype=torch.int64, shape=(num_tokens,), device=device, contiguous=True)
+    rows = min(store.k_cache.shape[0], store.v_cache.shape[0])
+    if check_slots and num_tokens and int(store.slots.max()) >= rows:
+        raise ValueError(f"slots: values reach {int(store.slots.max())}, needs at most {rows - 1}")
     for name, scale in (("k_scale", store.k_scale), ("v_scale", store.v_scale)):
         if not scale > 0.0:
             raise ValueError(f"{name}: got {scale}, needs a positive number")

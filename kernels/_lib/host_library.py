@@ -114,7 +114,7 @@ def compile_library(
     if sanitize:
         command += ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
     else:
-        command += ["-O2", "-DSIMT_POISON"]
+        command += ["-O2" if mutation is None else "-O0", "-DSIMT_POISON"]
     command += [f"-D{name}={value}" for name, value in (defines or {}).items()]
     command += [f"-I{path}" for path in include] + ["-isystem", str(cuda_include()), str(source), "-o", str(library)]
     # the compiler itself must not run under a preloaded sanitizer: it is 20 times slower there

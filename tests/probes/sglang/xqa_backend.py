@@ -105,8 +105,22 @@ class NoTranslation:
 class Bench:
     """The backend, a pool whose request b owns slots b * MAX_CONTEXT.., and the calls a model runner would make."""
 
-    def __init__(self, monkeypatch, *, draft_tokens, max_running=3, splits=1, encoder_windows=(), exact_sm120=True) -> None:
-        """`encoder_windows`: sliding window of each bidirectional layer the model has, -1 for none."""
+    def __init__(
+        self,
+        monkeypatch,
+        *,
+        draft_tokens,
+        max_running=3,
+        splits=1,
+        encoder_windows=(),
+        exact_sm120=True,
+        eager_multiple=1,
+    ) -> None:
+        """The backend of a model runner.
+
+        encoder_windows   sliding window of each bidirectional layer the model has, -1 for none
+        eager_multiple    what eager batches are padded to a multiple of (data-parallel attention does that)
+        """
         self.kernel = XqaKernel()
         requests = 32
         slots = requests * MAX_CONTEXT
@@ -133,6 +147,10 @@ class Bench:
         monkeypatch.setattr(module, "get_buffer", lambda _name, make: torch.zeros(1, dtype=torch.uint8))
         monkeypatch.setattr(module, "make_persistent_multi_ctas_kv_counter_buffer", lambda *_, **__: None)
         monkeypatch.setattr(module, "flashinfer", self.kernel, raising=False)
+        if hasattr(module, "get_eager_max_batch_size"):
+            monkeypatch.setattr(
+                module, "get_eager_max_batch_size", lambda batch: -(-batch // eager_multiple) * eager_multiple
+            )
         if hasattr(module, "is_sm120"):
             monkeypatch.setattr(module, "is_sm120", lambda: exact_sm120)
         runner = SimpleNamespace(
@@ -179,7 +197,9 @@ class Bench:
             positions=torch.zeros(total, dtype=torch.int64),
             req_pool_indices=torch.arange(len(lengths)),
             spec_info=SimpleNamespace(
-                ragged_verify_layout=layout, num_tokens_per_req=lengths[0] if lengths else 0, is_draft_input=lambda: extend
+                ragged_verify_layout=layout,
+                num_tokens_per_req=lengths[0] if lengths else 0,
+                is_draft_input=lambda: extend,
             ),
             out_cache_loc=None,
             kv_loc_plan=None,

@@ -10,13 +10,13 @@ runtime: build/dev/.installed
 
 test: build/dev/.tested lint
 	$(SM120) runtime --flavor $(RUNTIME)
-	build/dev/bin/python -m sm120.integration.test_layer
-	build/dev/bin/python -m pytest
+	$(SM120) link-test-layer
+	SM120_RUNTIME=build/runtime build/dev/bin/python -m pytest -n 2 --dist loadgroup
 
 lint: build/dev/.tested
 	build/dev/bin/ruff check .
 	build/dev/bin/ruff format --check .
-	build/dev/bin/mypy integration
+	build/dev/bin/mypy integration --exclude integration/proof
 
 # The tool's environment; the editable install also builds the kernels' host modules.
 build/dev/.installed: pyproject.toml CMakeLists.txt

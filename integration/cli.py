@@ -11,12 +11,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from sm120.integration.bench import app as bench_app
 from sm120.integration.checkout import find_checkout
+from sm120.integration.prove.cli import prove_command
 from sm120.integration.refusal import Refusal
+from sm120.integration.upstream.cli import register as register_upstream
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 series_app = typer.Typer(no_args_is_help=True, help="Look at, check, rewrite and edit a patch series.")
 app.add_typer(series_app, name="series")
+app.add_typer(bench_app, name="bench")
+app.command("prove")(prove_command)
+register_upstream(app)
 console = Console(highlight=False)
 
 Project = Annotated[str | None, typer.Argument(help="sglang, flashinfer or nixl; all when left out")]
@@ -32,16 +38,29 @@ def main() -> None:
 
 
 @app.command()
-def runtime(flavor: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto") -> None:
+def runtime(
+    flavor: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    prove: Annotated[bool, typer.Option(help="serve tiny models with it before it takes its place")] = False,
+) -> None:
     """Build the patched runtime in build/runtime."""
+    from sm120.integration.prove.prove import prove as serve_and_compare
+    from sm120.integration.prove.server import ServerFailed
     from sm120.integration.runtime import build_runtime
 
     started = time.monotonic()
+    checkout = find_checkout()
 
     def report(line: str) -> None:
         console.print(f"[dim]{time.monotonic() - started:6.1f} s[/dim]  {line}")
 
-    build_runtime(find_checkout(), flavor, report)
+    def proof(home: Path, rows: Path) -> int:
+        report("proving that it serves")
+        try:
+            return serve_and_compare(home, json=rows, work=checkout.build / "prove", console=console)
+        except ServerFailed as error:
+            raise Refusal("proof-failed", str(error), path=checkout.build / "prove") from None
+
+    build_runtime(checkout, flavor, report, proof if prove else None)
 
 
 @app.command()
@@ -105,6 +124,29 @@ def series_refresh(
     raise typer.Exit(1 if check and stale else 0)
 
 
+@series_app.command("apply")
+def series_apply(project: str, folder: Path) -> None:
+    """Place the overlay and apply the series in FOLDER (an unpacked wheel of the pin), all of it or nothing."""
+    from sm120.integration.identity import load_recipe
+    from sm120.integration.tree import apply_in_place
+
+    recipe = load_recipe(find_checkout(), project)
+    apply_in_place(folder, recipe.series, recipe.overlay)
+    console.print(f"{len(recipe.series.patches)} patches and {len(recipe.overlay)} overlay files applied in {folder}")
+
+
+@series_app.command("quilt")
+def series_quilt(project: str, folder: Path) -> None:
+    """Write FOLDER as quilt's patches/ folder, the overlay as a generated first patch."""
+    from sm120.integration.identity import load_recipe
+    from sm120.integration.quilt import export_quilt
+
+    if folder.exists():
+        raise Refusal("quilt-exists", "is there already", path=folder, fix="name a new folder")
+    export_quilt(load_recipe(find_checkout(), project), folder)
+    console.print(f"{folder}: quilt push -a --fuzz=0")
+
+
 @series_app.command("edit")
 def series_edit(project: str, folder: Path) -> None:
     """Make FOLDER a git repository with one commit per patch, to work on with git."""
@@ -156,3 +198,21 @@ def probe(
             for line in () if red and green else before[patch.slug].failures + after[patch.slug].failures:
                 console.print(f"    {line}", markup=False)
     raise typer.Exit(1 if bad else 0)
+
+
+@app.command(hidden=True)
+def link_test_layer() -> None:
+    """Make torch and the rest of the runtime's dependency layer importable for the tests."""
+    from sm120.integration.runtime import link_test_layer as link
+
+    link(find_checkout())
+
+
+@app.command()
+def readme() -> None:
+    """Write the patch table of README.md from the series."""
+    from sm120.integration.patch_table import replace_table
+
+    checkout = find_checkout()
+    path = checkout.root / "README.md"
+    path.write_text(replace_table(path.read_text(), checkout))

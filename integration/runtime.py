@@ -33,13 +33,18 @@ from sm120.integration.wheels import repack
 
 Report = Callable[[str], None]
 KEPT_RUNTIMES = 2
+PROOF = "proof.json"
 
 
-def build_runtime(checkout: Checkout, flavor: str = "auto", report: Report = print) -> Path:
+def build_runtime(
+    checkout: Checkout, flavor: str = "auto", report: Report = print, prove: Callable[[Path, Path], int] | None = None
+) -> Path:
     """Build or find the runtime for the pins, series and kernels of `checkout`.
 
     `flavor` names a lock in `integration/locks/`: `cpu` (the smallest set that serves) or `cuda` (everything that the
-    pins ask for); `auto` is `cuda` where an NVIDIA driver is loaded, else `cpu`. Returns `build/runtime`.
+    pins ask for); `auto` is `cuda` where an NVIDIA driver is loaded, else `cpu`. `prove(home, json)` says with 0 that
+    the runtime in `home` serves and writes its rows to `json`; it runs once per runtime, before the link moves.
+    Returns `build/runtime`.
 
     Raises:
         Refusal: whatever is wrong; the previous runtime is then still in place.
@@ -53,8 +58,9 @@ def build_runtime(checkout: Checkout, flavor: str = "auto", report: Report = pri
     ingredients = runtime_ingredients(recipes, flavor, lock)
     identity = digest(ingredients)
     home = checkout.build / "runtimes" / f"{flavor}-{identity[:12]}"
-    if is_complete(home, identity) and _points_to(checkout.runtime, home):
-        report(f"runtime {home.name} is up to date")
+    proven = (home / PROOF).is_file()
+    if is_complete(home, identity) and _points_to(checkout.runtime, home) and (proven or prove is None):
+        report(f"runtime {home.name} is up to date" + (" and proven" if proven else ""))
         return checkout.runtime
 
     with build_lock(checkout, report):
@@ -66,10 +72,24 @@ def build_runtime(checkout: Checkout, flavor: str = "auto", report: Report = pri
             deps = _dependency_layer(checkout, flavor, lock, report)
             report("installing the patched wheels")
             _install(checkout, home, deps, recipes, wheels, ingredients, identity)
+        if prove is not None and not (home / PROOF).is_file():
+            _prove(home, prove)
         _point(checkout.runtime, home)
         _prune(checkout, home)
     report(f"runtime {home.name} is in place")
     return checkout.runtime
+
+
+def _prove(home: Path, prove: Callable[[Path, Path], int]) -> None:
+    rows = home / f"{PROOF}.tmp"
+    if prove(home, rows) != 0:
+        raise Refusal(
+            "proof-failed",
+            "the runtime is installed, but its proof does not hold; build/runtime still is what it was before",
+            path=home,
+            fix="see the table above and the logs in build/prove",
+        )
+    rows.replace(home / PROOF)
 
 
 def resolve_flavor(flavor: str) -> str:
@@ -173,6 +193,19 @@ def link_layer(home: Path, deps: Path) -> None:
     (site_packages(home) / "dependency_layer.pth").write_text(
         f"import site; site.addsitedir({str(site_packages(deps))!r})\n"
     )
+
+
+def link_test_layer(checkout: Checkout) -> None:
+    """Give the tool's own environment the current runtime's dependency layer: kernel tests and probes need torch.
+
+    Raises:
+        Refusal: `runtime-missing` when there is no runtime yet.
+    """
+    try:
+        deps = json.loads((checkout.runtime / "runtime.json").read_text())["deps"]
+    except FileNotFoundError:
+        raise Refusal("runtime-missing", "no runtime", path=checkout.runtime, fix="make runtime") from None
+    link_layer(Path(sys.prefix), checkout.build / "deps" / deps)
 
 
 def _install(

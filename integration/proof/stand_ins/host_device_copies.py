@@ -21,7 +21,9 @@ def for_mamba_pools(module: ModuleType) -> None:
     _provide(module)
 
 
-def copy_layers(src_layers: list[Any], dst_layers: list[Any], src_indices: Any, dst_indices: Any, page_size: int) -> None:
+def copy_layers(
+    src_layers: list[Any], dst_layers: list[Any], src_indices: Any, dst_indices: Any, page_size: int
+) -> None:
     """Copy token rows between layer-first buffers, `[tokens, ...]` each."""
     del page_size
     for src, dst in zip(src_layers, dst_layers, strict=True):

@@ -4,10 +4,10 @@ HiCache's host pools are allocated as ordinary memory, and every pool answers th
 """
 
 import inspect
-from typing import Any
 from types import ModuleType
+from typing import Any
 
-from .hook import StandInRefused, after, replace
+from .hook import StandInRefused, after
 
 
 @after("sglang.srt.mem_cache.pool_host.common")

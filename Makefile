@@ -10,7 +10,7 @@ runtime: build/dev/.installed
 
 test: build/dev/.tested lint
 	$(SM120) runtime --flavor $(RUNTIME)
-	build/dev/bin/python -m sm120.integration.test_layer
+	$(SM120) link-test-layer
 	build/dev/bin/python -m pytest
 
 lint: build/dev/.tested

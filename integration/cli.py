@@ -15,12 +15,14 @@ from sm120.integration.bench import app as bench_app
 from sm120.integration.checkout import find_checkout
 from sm120.integration.prove.cli import prove_command
 from sm120.integration.refusal import Refusal
+from sm120.integration.upstream.cli import register as register_upstream
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 series_app = typer.Typer(no_args_is_help=True, help="Look at, check, rewrite and edit a patch series.")
 app.add_typer(series_app, name="series")
 app.add_typer(bench_app, name="bench")
 app.command("prove")(prove_command)
+register_upstream(app)
 console = Console(highlight=False)
 
 Project = Annotated[str | None, typer.Argument(help="sglang, flashinfer or nixl; all when left out")]
@@ -42,6 +44,7 @@ def runtime(
 ) -> None:
     """Build the patched runtime in build/runtime."""
     from sm120.integration.prove.prove import prove as serve_and_compare
+    from sm120.integration.prove.server import ServerFailed
     from sm120.integration.runtime import build_runtime
 
     started = time.monotonic()
@@ -52,7 +55,10 @@ def runtime(
 
     def proof(home: Path, rows: Path) -> int:
         report("proving that it serves")
-        return serve_and_compare(home, json=rows, work=checkout.build / "prove", console=console)
+        try:
+            return serve_and_compare(home, json=rows, work=checkout.build / "prove", console=console)
+        except ServerFailed as error:
+            raise Refusal("proof-failed", str(error), path=checkout.build / "prove") from None
 
     build_runtime(checkout, flavor, report, proof if prove else None)
 
@@ -169,6 +175,14 @@ def probe(
             for line in () if red and green else before[patch.slug].failures + after[patch.slug].failures:
                 console.print(f"    {line}", markup=False)
     raise typer.Exit(1 if bad else 0)
+
+
+@app.command(hidden=True)
+def link_test_layer() -> None:
+    """Make torch and the rest of the runtime's dependency layer importable for the tests."""
+    from sm120.integration.runtime import link_test_layer as link
+
+    link(find_checkout())
 
 
 @app.command()

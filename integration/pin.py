@@ -68,6 +68,10 @@ class Pin(BaseModel):
     git_tag: str
     imports: list[str] = Field(min_length=1)
     paths: list[PathMap] = Field(min_length=1)
+    test_folder: str = "tests"
+    """Where upstream keeps tests of this kind."""
+    test_registration: str = ""
+    """What upstream's harness wants in a test file, behind the imports."""
     artifacts: list[Artifact] = Field(min_length=1)
     companions: list[Companion] = []
 

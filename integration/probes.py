@@ -13,7 +13,7 @@ from pathlib import Path
 from sm120.integration.checkout import Checkout
 from sm120.integration.patch_file import Patch
 from sm120.integration.refusal import Refusal
-from sm120.integration.runtime import site_packages
+from sm120.integration.runtime import link_test_layer, site_packages
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,11 @@ def run_probes(checkout: Checkout, patches: list[Patch], tree: Path, *, timeout:
     for slug, file in files.items():
         if not file.is_file():
             raise Refusal("probe-missing", f"{slug} has no probe", path=file)
+    link_test_layer(checkout)
     environment = dict(
         os.environ,
         PYTHONPATH=os.pathsep.join(map(str, [tree, site_packages(checkout.runtime), checkout.proof])),
-        PYTHONDONTWRITEBYTECODE="1",
+        PYTHONPYCACHEPREFIX=str(checkout.build / "pycache"),  # fast the second time, and the trees stay as they are
         SGLANG_USE_CPU_ENGINE="0",
         TRITON_INTERPRET="1",
         HF_HUB_OFFLINE="1",

@@ -195,6 +195,19 @@ def link_layer(home: Path, deps: Path) -> None:
     )
 
 
+def link_test_layer(checkout: Checkout) -> None:
+    """Give the tool's own environment the current runtime's dependency layer: kernel tests and probes need torch.
+
+    Raises:
+        Refusal: `runtime-missing` when there is no runtime yet.
+    """
+    try:
+        deps = json.loads((checkout.runtime / "runtime.json").read_text())["deps"]
+    except FileNotFoundError:
+        raise Refusal("runtime-missing", "no runtime", path=checkout.runtime, fix="make runtime") from None
+    link_layer(Path(sys.prefix), checkout.build / "deps" / deps)
+
+
 def _install(
     checkout: Checkout,
     home: Path,

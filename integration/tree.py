@@ -11,11 +11,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from sm120.integration.apply import apply_patch
 from sm120.integration.overlay import OverlayFile, place_overlay
+from sm120.integration.patch_file import Patch
 from sm120.integration.pin import Artifact
 from sm120.integration.refusal import Refusal
 from sm120.integration.series import Series
@@ -66,6 +67,18 @@ def apply_series(tree: Path, series: Series, overlay: list[OverlayFile]) -> None
     place_overlay(tree, overlay)
     for patch in series.patches:
         apply_patch(tree, patch)
+
+
+def copy_touched(
+    pristine: Path, patches: Iterable[Patch], folder: Path, place: Callable[[str], str] = lambda target: target
+) -> None:
+    """Copy only the files that `patches` touch from `pristine` to `folder`, each to where `place` says."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for target in sorted({target for patch in patches for target in patch.touched}):
+        if (pristine / target).is_file():
+            path = folder / place(target)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(pristine / target, path)
 
 
 def build_aside(destination: Path, make: Callable[[Path], None]) -> Path:

@@ -4,6 +4,16 @@ It only registers what to replace and where. Nothing heavy is imported here: a s
 upstream module that it patches is imported.
 """
 
+import os
+import sys
+import traceback
+
 import stand_ins
 
-stand_ins.install()
+try:
+    stand_ins.install()
+except Exception:
+    # Python would report the error and run on without the layer; a fault that silently did not load is worse than none.
+    traceback.print_exc()
+    sys.stderr.flush()
+    os._exit(70)

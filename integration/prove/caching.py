@@ -75,7 +75,8 @@ def prove_caching(
 def wait_until_written(storage: Storage, *, quiet_for: float = 1.5, timeout: float = 60) -> None:
     """Return when the storage has files and neither their number nor their sizes changed for `quiet_for` seconds.
 
-    Backups run in the background and the HTTP API does not tell when they are done. Raises ServerFailed after `timeout`.
+    Backups run in the background and the HTTP API does not tell when they are done. Raises ServerFailed after
+    `timeout`.
     """
     deadline = time.monotonic() + timeout
     seen: dict[Path, int] = {}

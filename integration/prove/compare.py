@@ -2,15 +2,16 @@
 
     python compare.py REQUEST.json ANSWER.json
 
-The request holds "model" (a folder), "new_tokens", "prompts" (lists of token ids) and "served" (pairs of a prompt's index
-and the tokens to judge). The answer holds the greedy continuation of every prompt, and for each served pair the log-
-probability by which each of its tokens falls short of the best one, given the prompt and the served tokens before it
-(teacher forcing): 0.0 is the argmax. Everything is computed in float32, whatever the weights' dtype.
+The request holds "model" (a folder), "new_tokens", "prompts" (lists of token ids) and "served" (pairs of a prompt's
+index and the tokens to judge). The answer holds the greedy continuation of every prompt, and for each served pair the
+log- probability by which each of its tokens falls short of the best one, given the prompt and the served tokens before
+it (teacher forcing): 0.0 is the argmax. Everything is computed in float32, whatever the weights' dtype.
 """
 
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
@@ -28,7 +29,7 @@ def main(request_file: Path, answer_file: Path) -> None:
     answer_file.write_text(json.dumps(answer))
 
 
-def greedy(model: torch.nn.Module, prompt: list[int], new_tokens: int) -> list[int]:
+def greedy(model: Any, prompt: list[int], new_tokens: int) -> list[int]:
     ids = torch.tensor([prompt])
     output = model.generate(
         ids,
@@ -41,7 +42,7 @@ def greedy(model: torch.nn.Module, prompt: list[int], new_tokens: int) -> list[i
     return output[0, len(prompt) :].tolist()
 
 
-def shortfall(model: torch.nn.Module, prompt: list[int], tokens: list[int]) -> list[float]:
+def shortfall(model: Any, prompt: list[int], tokens: list[int]) -> list[float]:
     logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1]  # [T, V]
     logprobs = torch.log_softmax(logits.double(), dim=-1)
     chosen = logprobs.gather(1, torch.tensor(tokens)[:, None])[:, 0]

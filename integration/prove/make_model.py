@@ -2,15 +2,17 @@
 
     python make_model.py FOLDER SPEC.json
 
-No hub, no download; the same spec gives the same bytes. Every family speaks the same language, so that drafts agree with
-targets often enough to be accepted, and not always: token t is followed by f(t), where f sends half of the tokens to one
-run token and permutes the others, and the layers add a contribution that depends on the whole context and overrules f
-in part of the cases. `context` scales that contribution. Without it a wrong KV cache could not change any token.
+No hub, no download; the same spec gives the same bytes. Every family speaks the same language, so that drafts agree
+with targets often enough to be accepted, and not always: token t is followed by f(t), where f sends half of the tokens
+to one run token and permutes the others, and the layers add a contribution that depends on the whole context and
+overrules f in part of the cases. `context` scales that contribution. Without it a wrong KV cache could not change any
+token.
 """
 
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -124,7 +126,7 @@ def language(hidden_size: int) -> tuple[torch.Tensor, torch.Tensor]:
     return embedding, head
 
 
-def add_mtp_head(folder: Path, config: Qwen3_5TextConfig, spec: dict, dtype: torch.dtype) -> None:
+def add_mtp_head(folder: Path, config: Any, spec: dict, dtype: torch.dtype) -> None:
     """Add `mtp.*` tensors (one full-attention layer, as the real checkpoints have) to a hybrid model's file."""
     hidden, heads, kv_heads, head_dim = (
         config.hidden_size,

@@ -17,7 +17,8 @@ _SCRIPT = Path(__file__).with_name("make_model.py")
 
 @dataclass(frozen=True)
 class Model:
-    """What to make: `family` is dense (Qwen3), hybrid (Qwen3.5 text: gated delta net + full attention) or dflash (draft).
+    """What to make: `family` is dense (Qwen3), hybrid (Qwen3.5 text: gated delta net + full attention) or dflash
+    (draft).
 
     `context` scales what the layers add to the token map that all models share (see make_model.py): about 2 makes
     outputs depend on the whole prompt, about 0.5 makes a draft. `mtp` adds a NEXTN head to a hybrid. `config` replaces

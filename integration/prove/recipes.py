@@ -1,4 +1,4 @@
-"""Command-line arguments that a server takes on a CPU, as data to combine: {**DENSE, **hicache(storage), "port": ...}."""
+"""Command-line arguments that a server takes on a CPU, as data to combine: {**DENSE, **standalone(draft)}."""
 
 from pathlib import Path
 

@@ -33,8 +33,8 @@ class Verdict:
 def judge(tokens: Sequence[int], shortfall: Sequence[float], *, wanted: int, tolerance: float) -> Verdict:
     """Judge served tokens by their teacher-forced shortfall (see compare.py).
 
-    A token within `tolerance` of the best one is a tie; after one, the rest is judged given the served choice. Too few or
-    too many tokens are a difference at the first missing or surplus one; NaN is a difference.
+    A token within `tolerance` of the best one is a tie; after one, the rest is judged given the served choice. Too few
+    or too many tokens are a difference at the first missing or surplus one; NaN is a difference.
     """
     ties = 0
     for position, value in enumerate(shortfall[:wanted]):
@@ -55,7 +55,7 @@ def verdicts(
     new_tokens: int,
     tolerance: float,
 ) -> tuple[list[Verdict], list[list[int]]]:
-    """Judge each pair (index of the prompt, served tokens); return the verdicts and the reference's own continuations."""
+    """Judge each pair (index of the prompt, served tokens); return the verdicts and the reference's continuations."""
     with tempfile.TemporaryDirectory() as folder:
         request, answer = Path(folder, "request.json"), Path(folder, "answer.json")
         request.write_text(

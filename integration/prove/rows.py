@@ -13,8 +13,9 @@ TIERS = ("device", "host", "storage")
 class Row:
     """One request of the proof.
 
-    `wanted` says from where the prompt's tokens must have come: "nowhere", one of TIERS (at least one token; what it must
-    not touch is every later tier), or None where it does not matter. `accepts` says that drafts must have been accepted.
+    `wanted` says from where the prompt's tokens must have come: "nowhere", one of TIERS (at least one token; what it
+    must not touch is every later tier), or None where it does not matter. `accepts` says that drafts must have been
+    accepted.
     """
 
     group: str

@@ -12,7 +12,8 @@ PROOF_LAYER = Path(__file__).resolve().parents[1] / "proof"
 # What a CPU needs that is not the choice of one recipe. No name below reaches a wheel.
 CPU_ENVIRONMENT = {
     "TRITON_INTERPRET": "1",
-    # The CPU engine wants sgl_kernel's C++ operators, which exist nowhere as a wheel; without it the GPU code path runs.
+    # The CPU engine wants sgl_kernel's C++ operators, which exist nowhere as a wheel; without it the GPU code path
+    # runs.
     "SGLANG_USE_CPU_ENGINE": "0",
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -21,6 +22,9 @@ CPU_ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "PYTHONUNBUFFERED": "1",
+    # A server that crashes would otherwise sit for 65 s, waiting for dumps that only a GPU makes.
+    "SGLANG_PYSPY_DUMP_BEFORE_CRASH": "0",
+    "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0",
 }
 
 

@@ -1,5 +1,6 @@
 """One real server as a child process: start it, ask it, stop it by pid or kill it, read its log."""
 
+import contextlib
 import json
 import os
 import signal
@@ -70,7 +71,7 @@ class Server:
         self.port = free_port()
         self.start_seconds = 0.0
         self._process: subprocess.Popen[bytes] | None = None
-        own = {"model-path": str(model), "device": "cpu", "host": "127.0.0.1", "port": self.port}
+        own: dict[str, Argument] = {"model-path": str(model), "device": "cpu", "host": "127.0.0.1", "port": self.port}
         self._command = [str(runtime.python), "-m", module, *command_line({**own, **arguments})]
         self._environment = runtime.environment(environment, hooks)
 
@@ -111,10 +112,8 @@ class Server:
         if self._process is None:
             return
         self._process.terminate()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            pass
         self.kill()
 
     def kill(self) -> None:

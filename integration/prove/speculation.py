@@ -30,8 +30,9 @@ def prove_speculation(
 ) -> list[Row]:
     """Serve one batch of prompts without speculation and with each algorithm, and compare token by token.
 
-    `algorithms` maps a name to its arguments. A row is equal when its tokens are those of the server without speculation,
-    or when each difference is a tie by transformers (float16 only: rounding depends on how many tokens a step holds).
+    `algorithms` maps a name to its arguments. A row is equal when its tokens are those of the server without
+    speculation, or when each difference is a tie by transformers (float16 only: rounding depends on how many tokens a
+    step holds).
     """
     prompts = [prompt(number, tokens) for number, tokens in enumerate(PROMPT_TOKENS, 100)]
 

@@ -33,8 +33,16 @@ class Storage:
     def extra_config(self) -> str:
         """The value of --hicache-storage-backend-extra-config."""
         interface = {"use_uring": "true"} if self.io_uring else {"use_aio": "true"}
-        # Upstream leaves hits of less than 256 tokens in storage; our prompts are shorter.
-        return json.dumps({**interface, "use_direct_io": self.direct, "prefetch_threshold": 1})
+        return json.dumps(
+            {
+                **interface,
+                "use_direct_io": self.direct,
+                # Upstream leaves hits of less than 256 tokens in storage; our prompts are shorter.
+                "prefetch_threshold": 1,
+                # On a disk that is 80 % full for other reasons the cleaner would delete every page between two rows.
+                "l3_cleaner_enabled": False,
+            }
+        )
 
     def files(self) -> dict[Path, int]:
         """Every file of the storage and its size."""

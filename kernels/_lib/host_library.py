@@ -98,11 +98,15 @@ def compile_library(
     include = list(include)
     if mutation is not None:
         twin = folder / "mutated"
-        shutil.copytree(include[0], twin, ignore=shutil.ignore_patterns("tests", "__pycache__"))
+        shutil.copytree(include[0], twin, ignore=shutil.ignore_patterns("__pycache__"))
         mutation.apply(twin)
+        if source.is_relative_to(include[0]):  # a quoted #include looks beside the including file first
+            source = twin / source.relative_to(include[0])
         include[0] = twin
     library = folder / f"{source.stem}.so"
-    command = [_compiler(), "-x", "c++", "-std=c++17", "-include", str(SHIM), "-fPIC", "-shared", *WARNINGS]
+    command = [_compiler(), "-x", "c++", "-std=c++17", "-include", str(SHIM), "-fPIC", "-shared"]
+    # a wrong twin may well leave a parameter unused, and has to be rejected for what it computes
+    command += WARNINGS if mutation is None else ["-w"]
     # what two libraries of one process must not share: the scheduler, and the symbols of a mutated twin
     command += ["-fvisibility=hidden", "-fno-gnu-unique"]
     # nvcc contracts a*b+c, g++ must not: results then do not depend on the optimisation level

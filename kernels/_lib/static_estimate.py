@@ -69,7 +69,7 @@ def record(code: KernelCode, cubin: Cubin, threads: int, bytes_moved: int) -> di
         "global_accesses": code.widths,
         "hot_loop": {"instructions": len(hot), "by_class": histogram(hot)},
         "bytes_moved": bytes_moved,
-        "seconds_at_least": bytes_moved / DRAM_BYTES_PER_SECOND,
+        "dram_seconds_at_least": bytes_moved / DRAM_BYTES_PER_SECOND,
     }
 
 

@@ -77,18 +77,18 @@ def _block_topk(
     prefix = 0
     wanted = topk
     for step in tl.static_range(4):
-        shift: tl.constexpr = 24 - 8 * step
+        shift = 24 - 8 * step
         histogram = tl.zeros([BINS], tl.int32)
         for start in range(0, length, BLOCK):
             cols = start + offsets
             key = _sort_keys(row_scores, cols, length)
             member = cols < length
             if step == 0:
-                digit = (key >> 24) + 128
+                bucket = (key >> 24) + 128
             else:
                 member = member & ((key >> (shift + 8)) == prefix)
-                digit = (key >> shift) & 0xFF
-            histogram += tl.histogram(digit, BINS, mask=member)
+                bucket = (key >> shift) & 0xFF
+            histogram += tl.histogram(bucket, BINS, mask=member)
         at_least = tl.cumsum(histogram, 0, reverse=True)
         digit = tl.sum((at_least >= wanted).to(tl.int32), 0) - 1
         wanted -= tl.sum(tl.where(bins > digit, histogram, 0), 0)

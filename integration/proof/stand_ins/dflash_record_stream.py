@@ -1,6 +1,7 @@
 """Stands in for: `Tensor.record_stream`, by which DFLASH tells CUDA's allocator that another stream uses a tensor.
 
-Memory of a CPU tensor is not handed out again while a reference exists, and PyTorch refuses the call, so it does nothing.
+Memory of a CPU tensor is not handed out again while a reference exists, and PyTorch refuses the call, so it does
+nothing.
 """
 
 from types import ModuleType

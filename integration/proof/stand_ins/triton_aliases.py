@@ -1,7 +1,8 @@
 """Stands in for: nothing of the accelerator, but for a limit of Triton's interpreter.
 
-The interpreter replaces `tl.exp` and its like while a kernel runs. flash-linear-attention's kernels call names that were
-bound to the originals at import, which then refuse to run outside a compiler. These look the function up when called.
+The interpreter replaces `tl.exp` and its like while a kernel runs. flash-linear-attention's kernels call names that
+were bound to the originals at import, which then refuse to run outside a compiler. These look the function up when
+called.
 """
 
 import os

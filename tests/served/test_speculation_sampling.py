@@ -72,10 +72,15 @@ def algorithms(runtime: Runtime, cache_folder: Path) -> dict[str, dict[str, Argu
     }
 
 
+def served_runtime() -> Runtime:
+    """The runtime that the environment names, or the one `make runtime` built."""
+    return Runtime.from_environment() if "SM120_RUNTIME" in os.environ else Runtime(CHECKOUT.build / "runtime")
+
+
 @cache
 def serve(algorithm: str) -> dict[str, list[Reply]]:
     """Start one server and ask it everything the tests want to know."""
-    runtime = Runtime.from_environment() if "SM120_RUNTIME" in os.environ else Runtime(CHECKOUT.build / "runtime")
+    runtime = served_runtime()
     work = CHECKOUT.build / "served"
     arguments = {
         **recipes.DENSE_TRITON,
@@ -104,6 +109,21 @@ def serve(algorithm: str) -> dict[str, list[Reply]]:
             ),
             "only the best": ask(ONLY_THE_BEST),
         }
+
+
+@cache
+def serve_hybrid(algorithm: str) -> list[Reply]:
+    """The same question about penalties to the hybrid model, whose MTP head drafts for NEXTN; shorter, for it is slow."""
+    runtime = served_runtime()
+    work = CHECKOUT.build / "served"
+    model = models.make(runtime, models.HYBRID, work / "models")
+    arguments = {**recipes.HYBRID, **(recipes.nextn() if algorithm == "NEXTN" else {})}
+    log = work / f"speculation-hybrid-{algorithm}.log"
+    log.unlink(missing_ok=True)
+    environment = {**ENVIRONMENT, **recipes.HYBRID_ENVIRONMENT}
+    with Server(runtime, model, arguments, log=log, environment=environment) as server:
+        sampling = [{"temperature": 0, "max_new_tokens": 10, "ignore_eos": True, **own} for own in PENALTIES[:3]]
+        return server.generate_batch([prompt(400 + n, 9 + n) for n in range(3)], 10, sampling_params=sampling)
 
 
 @cache
@@ -175,3 +195,12 @@ def test_counts_of_a_fixed_width(algorithm):
         assert meta["spec_accept_rate"] == pytest.approx(
             meta["spec_num_correct_drafts"] / meta["spec_num_proposed_drafts"]
         )
+
+
+def test_penalties_with_the_targets_own_mtp_head():
+    replies = serve_hybrid("NEXTN")
+    for number, (base, reply) in enumerate(zip(serve_hybrid("none"), replies, strict=True)):
+        assert reply.tokens == base.tokens, f"request {number}"
+    assert sum(reply.meta["spec_num_correct_drafts"] for reply in replies) > 0
+    for reply in replies:
+        assert reply.meta["spec_num_proposed_drafts"] == DRAFTS * reply.meta["spec_verify_ct"]

@@ -124,6 +124,29 @@ def series_refresh(
     raise typer.Exit(1 if check and stale else 0)
 
 
+@series_app.command("apply")
+def series_apply(project: str, folder: Path) -> None:
+    """Place the overlay and apply the series in FOLDER (an unpacked wheel of the pin), all of it or nothing."""
+    from sm120.integration.identity import load_recipe
+    from sm120.integration.tree import apply_in_place
+
+    recipe = load_recipe(find_checkout(), project)
+    apply_in_place(folder, recipe.series, recipe.overlay)
+    console.print(f"{len(recipe.series.patches)} patches and {len(recipe.overlay)} overlay files applied in {folder}")
+
+
+@series_app.command("quilt")
+def series_quilt(project: str, folder: Path) -> None:
+    """Write FOLDER as quilt's patches/ folder, the overlay as a generated first patch."""
+    from sm120.integration.identity import load_recipe
+    from sm120.integration.quilt import export_quilt
+
+    if folder.exists():
+        raise Refusal("quilt-exists", "is there already", path=folder, fix="name a new folder")
+    export_quilt(load_recipe(find_checkout(), project), folder)
+    console.print(f"{folder}: quilt push -a --fuzz=0")
+
+
 @series_app.command("edit")
 def series_edit(project: str, folder: Path) -> None:
     """Make FOLDER a git repository with one commit per patch, to work on with git."""

@@ -1,7 +1,7 @@
 """Evidence about the QSA kernels: static records of the sm_120a machine code, and times on a device that has one.
 
-    python -m sm120.kernels.qsa.bench --static [--write]   compile, compare with static_roofline.json or rewrite it
-    python -m sm120.kernels.qsa.bench                      run the GPU tests, then time; prints nothing when they fail
+python -m sm120.kernels.qsa.bench --static [--write]   compile, compare with static_roofline.json or rewrite it
+python -m sm120.kernels.qsa.bench                      run the GPU tests, then time; prints nothing when they fail
 """
 
 from __future__ import annotations
@@ -242,6 +242,7 @@ def measure() -> int:
         print("no times: the GPU tests of this kernel are not green", file=sys.stderr)
         return 1
     import torch
+
     from sm120.kernels.qsa import op
 
     generator = torch.Generator(device="cuda").manual_seed(0)

@@ -74,9 +74,7 @@ def qsa_layer(
     return sparse_attention(q, k, v, pad_rows(rows), scale)
 
 
-def project_index(
-    hidden: torch.Tensor, weight: torch.Tensor, config: QsaConfig
-) -> tuple[torch.Tensor, torch.Tensor]:
+def project_index(hidden: torch.Tensor, weight: torch.Tensor, config: QsaConfig) -> tuple[torch.Tensor, torch.Tensor]:
     """Index queries [T, Hi, Di] and raw keys [T, Di], float64, from hidden [T, hidden] and weight [(Hi+1)·Di, hidden]."""
     qk = hidden.double() @ weight.double().T
     width = config.index_heads * config.index_dim

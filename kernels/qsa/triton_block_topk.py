@@ -44,9 +44,7 @@ def block_topk(
 @triton.jit
 def _sort_keys(scores, cols, length):
     """Scores as int32 whose signed order is the order of the floats."""
-    bits = tl.load(scores + cols, mask=cols < length, other=0.0).to(
-        tl.int32, bitcast=True
-    )
+    bits = tl.load(scores + cols, mask=cols < length, other=0.0).to(tl.int32, bitcast=True)
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 
 

@@ -93,6 +93,7 @@ def static_records() -> list[dict[str, Any]]:
 def measure() -> list[dict[str, Any]]:
     """Median, least and greatest microseconds of one layer's launch on device 0, states evicted from L2 before each."""
     import torch
+
     from sm120.kernels.recover_ssm import op, triton_recover
 
     rows = []
@@ -126,6 +127,7 @@ def measure() -> list[dict[str, Any]]:
 
 def _problem(batch: int, dtype: Any) -> tuple[Any, ...]:
     import torch
+
     from sm120.kernels.recover_ssm import triton_recover
 
     H, HV, K, V = HEADS.values()

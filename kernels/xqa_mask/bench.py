@@ -1,7 +1,7 @@
 """Time mask packing on an SM120 device, or record what its machine code says without one.
 
-    python -m sm120.kernels.xqa_mask.bench             # times, printed only when this kernel's tests pass in the same run
-    python -m sm120.kernels.xqa_mask.bench --static    # writes static_roofline.json from a fresh sm_120a build
+python -m sm120.kernels.xqa_mask.bench             # times, printed only when this kernel's tests pass in the same run
+python -m sm120.kernels.xqa_mask.bench --static    # writes static_roofline.json from a fresh sm_120a build
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ def static_records() -> list[dict[str, Any]]:
 def measure() -> list[dict[str, Any]]:
     """Median, least and greatest microseconds of one launch, a shape at a time, on device 0."""
     import torch
+
     from sm120.kernels.xqa_mask.op import pack_mask
 
     rows = []

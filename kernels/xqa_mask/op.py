@@ -8,6 +8,7 @@ import importlib
 from typing import Any
 
 import torch
+
 from sm120.kernels._lib import capability
 from sm120.kernels._lib.contracts import Shapes, check_int, check_tensor
 
@@ -55,8 +56,12 @@ def pack_mask(
     check_int("q_len", q_len, 1, MAX_DRAFT_LEN)
     if (batch is None) == (cu_seqlens is None):
         raise ValueError("batch, cu_seqlens: needs exactly one of them")
-    if (kind == "tree") != (parents is not None or ancestors is not None) or (parents is not None and ancestors is not None):
-        raise ValueError(f"parents, ancestors: kind {kind!r} needs {'exactly one of them' if kind == 'tree' else 'neither'}")
+    if (kind == "tree") != (parents is not None or ancestors is not None) or (
+        parents is not None and ancestors is not None
+    ):
+        raise ValueError(
+            f"parents, ancestors: kind {kind!r} needs {'exactly one of them' if kind == 'tree' else 'neither'}"
+        )
 
     device = _common_device(device, out, cu_seqlens, parents, ancestors)
     width = 2 * ((q_len + 31) // 32)

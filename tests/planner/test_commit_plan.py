@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
 from sm120.integration.planner import MambaInterval, PageTokens, plan_commit
 from sm120.integration.planner.commit import checkpoint_index
 

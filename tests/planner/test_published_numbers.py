@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+
 from sm120.integration.planner import HybridModel, ServerSettings, plan, slot_report
 from sm120.integration.planner.pools import checkpoint_bytes, kv_bytes_per_token
 from sm120.integration.planner.settings import SideState, SparseIndex, linear_shape

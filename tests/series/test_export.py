@@ -11,7 +11,7 @@ import pytest
 from sm120.integration.identity import load_recipe
 from sm120.integration.runtime import pristine_of
 from sm120.integration.upstream.closure import closure_tree, find_closure, undeclared
-from sm120.integration.upstream.export import export_mbox, release_clone, upstream_test
+from sm120.integration.upstream.export import export_mbox, release_clone, upstream_tests
 
 from .conftest import CHECKOUT
 
@@ -50,8 +50,8 @@ def test_exported_commits_apply_and_stand_alone(project, slug, tmp_path):
         if path.is_file():
             target = str(path.relative_to(expected))
             assert (clone / recipe.series.pin.upstream_path(target)).read_bytes() == path.read_bytes(), target
-    test = clone / upstream_test(CHECKOUT, recipe.series.pin, closure.patch)[0]
-    compile(test.read_text(), str(test), "exec")
+    for target, _ in upstream_tests(CHECKOUT, recipe.series.pin, closure.patch):
+        compile((clone / target).read_text(), target, "exec")
     for path in files:
         assert_stands_alone(path)
 

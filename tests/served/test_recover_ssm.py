@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
 from sm120.integration.planner import HybridModel, ServerSettings, plan
 from sm120.integration.prove import models, recipes
 from sm120.integration.prove.runtime import Runtime

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from sm120.kernels.hybrid_state import state_bytes as sb
 
 SHAPE = sb.LinearStateShape(

@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
 from sm120.kernels._lib import compilers, machine_code, static_estimate
 from sm120.kernels._lib.device import why_no_device
 from sm120.kernels._lib.occupancy import occupancy

@@ -7,6 +7,7 @@ import random
 import pytest
 import torch
 from xqa_mask_cases import CASES, Case
+
 from sm120.kernels._lib import poison, value_coded
 from sm120.kernels._lib.host_library import Mutation
 from sm120.kernels.xqa_mask import op, reference
@@ -86,17 +87,66 @@ def test_what_is_attended_is_what_was_meant(kind: str, host) -> None:
 
 MUTATIONS = [
     (Mutation("one-draft-short", "xqa_mask.cuh", ": row.index + 1;", ": row.index;"), Case("causal", 8, (8, 8))),
-    (Mutation("full-for-causal", "xqa_mask.cuh", ": full ? row.length", ": true ? row.length"), Case("causal", 8, (8,) * 2)),
-    (Mutation("causal-for-full", "xqa_mask.cuh", ": full ? row.length", ": false ? row.length"), Case("full", 8, (8,) * 2)),
+    (
+        Mutation("full-for-causal", "xqa_mask.cuh", ": full ? row.length", ": true ? row.length"),
+        Case("causal", 8, (8,) * 2),
+    ),
+    (
+        Mutation("causal-for-full", "xqa_mask.cuh", ": full ? row.length", ": false ? row.length"),
+        Case("full", 8, (8,) * 2),
+    ),
     (Mutation("rows-padded-to-16", "xqa_mask.cuh", "kWordBits = 32", "kWordBits = 16"), None),
     (Mutation("shift-by-32", "xqa_mask.cuh", "count >= kWordBits ? 0xffffffffu", "count > 32 ? 0xffffffffu"), None),
-    (Mutation("first-request-only", "xqa_mask.cuh", "request * q_len, static_cast<int>(row - request * q_len)", "0, static_cast<int>(row)"), Case("causal", 8, (8, 8))),
-    (Mutation("block-offset-lost", "xqa_mask.cuh", "(blockIdx.x) * kBlockThreads + threadIdx.x;\n  if (slot >= rows * words) return;\n  const Row row = find_row(slot / words, cu_seqlens, batch, q_len);\n  const int first_bit", "(0) * kBlockThreads + threadIdx.x;\n  if (slot >= rows * words) return;\n  const Row row = find_row(slot / words, cu_seqlens, batch, q_len);\n  const int first_bit"), Case("causal", 33, (33,) * 5)),
-    (Mutation("empty-request-owns-rows", "xqa_mask.cuh", "cu_seqlens[middle + 1] <= row", "cu_seqlens[middle + 1] < row"), Case("causal", 8, (3, 0, 5), ragged=True)),
-    (Mutation("tree-without-self", "xqa_mask.cuh", "int token = row.index < q_len ? row.index : -1;", "int token = row.index >= 0 && row.index < q_len ? parents[row.first + row.index] : -1;"), Case("tree", 8, (8, 8))),
-    (Mutation("tree-parent-only", "xqa_mask.cuh", "token = parent < token ? parent : -1;", "token = parent < row.index && token == row.index ? parent : -1;"), Case("tree", 33, (33,) * 2)),
-    (Mutation("matrix-past-length", "xqa_mask.cuh", "draft < row.length && ", "draft < q_len && "), Case("tree", 8, (3, 8), ragged=True, by_matrix=True)),
-    (Mutation("matrix-high-words-lost", "xqa_mask.cuh", "static_cast<int>(slot % words) * kWordBits + lane", "lane"), Case("tree", 33, (33,) * 2, by_matrix=True)),
+    (
+        Mutation(
+            "first-request-only",
+            "xqa_mask.cuh",
+            "request * q_len, static_cast<int>(row - request * q_len)",
+            "0, static_cast<int>(row)",
+        ),
+        Case("causal", 8, (8, 8)),
+    ),
+    (
+        Mutation(
+            "block-offset-lost",
+            "xqa_mask.cuh",
+            "(blockIdx.x) * kBlockThreads + threadIdx.x;\n  if (slot >= rows * words) return;\n  const Row row = find_row(slot / words, cu_seqlens, batch, q_len);\n  const int first_bit",
+            "(0) * kBlockThreads + threadIdx.x;\n  if (slot >= rows * words) return;\n  const Row row = find_row(slot / words, cu_seqlens, batch, q_len);\n  const int first_bit",
+        ),
+        Case("causal", 33, (33,) * 5),
+    ),
+    (
+        Mutation(
+            "empty-request-owns-rows", "xqa_mask.cuh", "cu_seqlens[middle + 1] <= row", "cu_seqlens[middle + 1] < row"
+        ),
+        Case("causal", 8, (3, 0, 5), ragged=True),
+    ),
+    (
+        Mutation(
+            "tree-without-self",
+            "xqa_mask.cuh",
+            "int token = row.index < q_len ? row.index : -1;",
+            "int token = row.index >= 0 && row.index < q_len ? parents[row.first + row.index] : -1;",
+        ),
+        Case("tree", 8, (8, 8)),
+    ),
+    (
+        Mutation(
+            "tree-parent-only",
+            "xqa_mask.cuh",
+            "token = parent < token ? parent : -1;",
+            "token = parent < row.index && token == row.index ? parent : -1;",
+        ),
+        Case("tree", 33, (33,) * 2),
+    ),
+    (
+        Mutation("matrix-past-length", "xqa_mask.cuh", "draft < row.length && ", "draft < q_len && "),
+        Case("tree", 8, (3, 8), ragged=True, by_matrix=True),
+    ),
+    (
+        Mutation("matrix-high-words-lost", "xqa_mask.cuh", "static_cast<int>(slot % words) * kWordBits + lane", "lane"),
+        Case("tree", 33, (33,) * 2, by_matrix=True),
+    ),
 ]
 
 

@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass
 
 import torch
+
 from sm120.kernels.xqa_mask import reference
 
 
@@ -74,7 +75,9 @@ class Case:
 
 
 def _every_form(kind: str, q_len: int, lengths: tuple[int, ...], ragged: bool) -> list[Case]:
-    return [Case(kind, q_len, lengths, ragged, by_matrix) for by_matrix in ((False, True) if kind == "tree" else (False,))]
+    return [
+        Case(kind, q_len, lengths, ragged, by_matrix) for by_matrix in ((False, True) if kind == "tree" else (False,))
+    ]
 
 
 CASES = [

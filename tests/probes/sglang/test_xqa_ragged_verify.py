@@ -17,9 +17,7 @@ DRAFT_TOKENS = 8
 
 
 def layout_of(lengths: list[int], tokens: int) -> RaggedVerifyLayout:
-    return RaggedVerifyLayout.from_verify_lens(
-        verify_lens_cpu=lengths, device=torch.device("cpu"), grid=[tokens]
-    )
+    return RaggedVerifyLayout.from_verify_lens(verify_lens_cpu=lengths, device=torch.device("cpu"), grid=[tokens])
 
 
 def run(call, *args, **kwargs) -> torch.Tensor:

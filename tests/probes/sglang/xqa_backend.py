@@ -105,7 +105,9 @@ class NoTranslation:
 class Bench:
     """The backend, a pool whose request b owns slots b * MAX_CONTEXT.., and the calls a model runner would make."""
 
-    def __init__(self, monkeypatch, *, draft_tokens, max_running=3, splits=1, encoder_windows=(), exact_sm120=True) -> None:
+    def __init__(
+        self, monkeypatch, *, draft_tokens, max_running=3, splits=1, encoder_windows=(), exact_sm120=True
+    ) -> None:
         """`encoder_windows`: sliding window of each bidirectional layer the model has, -1 for none."""
         self.kernel = XqaKernel()
         requests = 32
@@ -179,7 +181,9 @@ class Bench:
             positions=torch.zeros(total, dtype=torch.int64),
             req_pool_indices=torch.arange(len(lengths)),
             spec_info=SimpleNamespace(
-                ragged_verify_layout=layout, num_tokens_per_req=lengths[0] if lengths else 0, is_draft_input=lambda: extend
+                ragged_verify_layout=layout,
+                num_tokens_per_req=lengths[0] if lengths else 0,
+                is_draft_input=lambda: extend,
             ),
             out_cache_loc=None,
             kv_loc_plan=None,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+
 from sm120.kernels._lib import host_library
 from sm120.kernels._lib.host_library import HostLibrary, Mutation
 from sm120.kernels.mrope import op, reference

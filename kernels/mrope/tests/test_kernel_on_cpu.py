@@ -8,6 +8,7 @@ import tomllib
 import numpy as np
 import pytest
 import torch
+
 from sm120.kernels._lib.closeness import assert_close
 from sm120.kernels._lib.host_library import SCHEDULES, HostLibrary, Mutation
 from sm120.kernels._lib.poison import guarded
@@ -186,7 +187,9 @@ def test_cache_and_computed_angles_agree(factor: float) -> None:
     assert_close("cache against computed", a, b, 2.0**-10)
     assert (a != b).float().mean() < 0.01
     single = np.float32(np.arange(600))[:, None] * cached.frequencies.astype(np.float32)
-    cached.table = torch.from_numpy(np.concatenate([np.cos(single), np.sin(single)], 1) * np.float32(yarn.attention_factor))
+    cached.table = torch.from_numpy(
+        np.concatenate([np.cos(single), np.sin(single)], 1) * np.float32(yarn.attention_factor)
+    )
     worst = (run_plain(cached, cached.positions).double() - computed.expected()).abs().max()
     assert worst <= 600 * 2.0**-23 * 12 + rounding(torch.bfloat16) * computed.expected().abs().max()
 

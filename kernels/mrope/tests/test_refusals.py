@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import torch
+
 from sm120.kernels._lib.device import why_no_device
 from sm120.kernels.mrope import op
 from sm120.kernels.mrope.axes import axis_map, pack_axis_map

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from sm120.kernels._lib import compilers, upstream
 
 FOLDER = Path(__file__).parent.parent
@@ -71,7 +72,12 @@ def test_a_wrong_argument_is_refused_before_any_launch(binding, change: dict[str
 
 @pytest.mark.parametrize(
     "positions",
-    [torch.zeros(6).int(), torch.zeros(6).long().expand(3, -1), torch.zeros(3, 50).long()[:, :6], torch.zeros(3, 6).int()],
+    [
+        torch.zeros(6).int(),
+        torch.zeros(6).long().expand(3, -1),
+        torch.zeros(3, 50).long()[:, :6],
+        torch.zeros(3, 6).int(),
+    ],
     ids=["one_axis", "expanded", "buffer_slice", "int32"],
 )
 def test_only_the_device_is_missing(binding, positions: torch.Tensor) -> None:

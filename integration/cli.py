@@ -13,6 +13,9 @@ from rich.table import Table
 
 from sm120.integration.bench import app as bench_app
 from sm120.integration.checkout import find_checkout
+from sm120.integration.namespace.cli import app as namespace_app
+from sm120.integration.nixl_check.cli import app as nixl_check_app
+from sm120.integration.persistence.cli import faults_command, prove_persistence_command
 from sm120.integration.prove.cli import prove_command
 from sm120.integration.refusal import Refusal
 from sm120.integration.upstream.cli import register as register_upstream
@@ -22,6 +25,10 @@ series_app = typer.Typer(no_args_is_help=True, help="Look at, check, rewrite and
 app.add_typer(series_app, name="series")
 app.add_typer(bench_app, name="bench")
 app.command("prove")(prove_command)
+app.command("prove-persistence")(prove_persistence_command)
+app.command("faults")(faults_command)
+app.add_typer(namespace_app, name="namespace")
+app.add_typer(nixl_check_app, name="nixl-check")
 register_upstream(app)
 console = Console(highlight=False)
 

@@ -36,7 +36,7 @@ class Fatbin:
     ) -> None:
         """Enqueue `kernel` on `stream` (a cudaStream_t as an int: torch's current one can be captured in a graph).
 
-        Arguments are ctypes scalars of the kernel's exact parameter types; pointers are `ctypes.c_void_p`.
+        Arguments are ctypes scalars of the kernel's exact parameter types; a plain int is a pointer.
         """
         from cuda.core import LaunchConfig, Stream, launch
 

@@ -90,7 +90,7 @@ def test_other_shapes_compile_without_spills(tmp_path: Path, head_dim: int, rota
     source = tmp_path / "other.cu"
     source.write_text(WRAPPER.replace("128, 128, true", f"{head_dim}, {rotary_dim}, {neox}"))
     ffi = Path(__import__("tvm_ffi").__file__).parent
-    root = upstream.sglang_root() / "kernels/jit/include"
+    root = upstream.package_root("sglang") / "kernels/jit/include"
     cubin = compilers.nvcc(
         source, include=[FOLDER, root, ffi / "include", ffi / "3rdparty/dlpack/include"],
         flags=["-std=c++20", "--expt-relaxed-constexpr", "-DSGL_CUDA_ARCH=1200"],

@@ -1,7 +1,7 @@
 """Time the kernel on an SM120 device, or record what its machine code says without one.
 
-    python -m sm120.kernels.mrope.bench             # times, printed only when this kernel's tests pass in the same run
-    python -m sm120.kernels.mrope.bench --static    # writes static_roofline.json from a fresh sm_120a build
+python -m sm120.kernels.mrope.bench             # times, printed only when this kernel's tests pass in the same run
+python -m sm120.kernels.mrope.bench --static    # writes static_roofline.json from a fresh sm_120a build
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ def static_records() -> list[dict[str, Any]]:
 def measure() -> list[dict[str, Any]]:
     """Median, least and greatest microseconds of one three-axis launch, a token count at a time, on device 0."""
     import torch
+
     from sm120.kernels.mrope.axes import axis_map
     from sm120.kernels.mrope.op import fused_qk_norm_mrope
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+
 from sm120.kernels._lib import fatbin
 from sm120.kernels._lib.capability import require
 from sm120.kernels._lib.contracts import check_int, check_tensor
@@ -105,8 +106,8 @@ def fused_qk_norm_mrope(
                from `phase_steps`, and then the kernel computes the angles and `attention_factor` scales cos and sin
     axis_map   axis of each rotary pair (`axes.axis_map`); required with `[3, T]` positions, refused without
     out        `[T, >= (num_q_heads + num_kv_heads) * head_dim]`, default: qkv itself (in place)
-    check_positions   look at the values of positions and slots first (a device synchronisation); without it a token whose position is outside
-               the table comes out as NaN
+    check_positions   look at the values of positions and slots first (a device synchronisation); without it a token
+               whose position is outside the table comes out as NaN, and slots are trusted
 
     Raises ValueError, naming the tensor, for anything else; NoDevice where no (12, 0) device can run it.
     Source: issue sgl-project/sglang#35345; maths in reference.py.
@@ -164,12 +165,14 @@ def prepare(
     target = qkv if out is None else out
     check_tensor("out", target, dtype=qkv.dtype, shape=(num_tokens, None), stride=(None, 1), device=device, align=16)
     if target.shape[1] < (num_q_heads + num_kv_heads) * head_dim:
-        raise ValueError(f"out: shape is {tuple(target.shape)}, needs {(num_q_heads + num_kv_heads) * head_dim} columns")
+        raise ValueError(
+            f"out: shape is {tuple(target.shape)}, needs {(num_q_heads + num_kv_heads) * head_dim} columns"
+        )
     for name, tensor in (("qkv", qkv), ("out", target)):
         if tensor.stride(0) % 8 and num_tokens > 1:
             raise ValueError(f"{name}: row stride is {tensor.stride(0)}, needs a multiple of 8 (16 bytes)")
 
-    axes = positions.dim() == 2 and 3 or 1
+    axes = (positions.dim() == 2 and 3) or 1
     shape = (3, num_tokens) if positions.dim() == 2 else (num_tokens,)
     stride = (None, 1) if positions.dim() == 2 else (1,)
     check_tensor("positions", positions, dtype=(torch.int32, torch.int64), shape=shape, stride=stride, device=device)
@@ -277,6 +280,7 @@ def _function(variant: str) -> object:
 @functools.cache
 def _module() -> object:
     from cuda.bindings import driver
+
     from sm120.kernels._lib.device import why_no_device
 
     reason = why_no_device()

@@ -26,7 +26,13 @@ class Yarn:
 
 
 def yarn_from_config(
-    factor: float, *, rotary_dim: int, base: float, original_max_position: int, beta_fast: float = 32, beta_slow: float = 1
+    factor: float,
+    *,
+    rotary_dim: int,
+    base: float,
+    original_max_position: int,
+    beta_fast: float = 32,
+    beta_slow: float = 1,
 ) -> Yarn:
     """The usual YaRN parameters of a model: ramp bounds from the two betas, attention factor 0.1 ln(factor) + 1."""
 

@@ -24,8 +24,9 @@ from sglang.srt.models import qwen3_moe
 from sglang.srt.models.qwen3_vl_moe import Qwen3MoeLLMModel
 from sglang.srt.runtime_context import SpawnRanks, publish
 from sglang.srt.server_args import ServerArgs
-from sm120.kernels.mrope.tests.cpu_build import library, run
 from transformers import Qwen3VLMoeTextConfig
+
+from sm120.kernels.mrope.tests.cpu_build import library, run
 
 VARIANT = "mrope_bf16_f32_d128_r128_a3_neox_plain_none"
 TOKENS, VOCAB, HIDDEN = 24, 97, 128
@@ -84,7 +85,9 @@ def build(fused: bool, dtype: torch.dtype) -> Qwen3MoeLLMModel:
         for name, weight in model.named_parameters():
             norm = "norm" in name
             scale = 0.3 if norm else 1.5 / weight.shape[-1] ** 0.5
-            weight.copy_((norm + scale * torch.randn(weight.shape, generator=generator, dtype=torch.float32)).bfloat16())
+            weight.copy_(
+                (norm + scale * torch.randn(weight.shape, generator=generator, dtype=torch.float32)).bfloat16()
+            )
     for layer in model.layers:
         assert layer.self_attn.use_fused_qk_norm_mrope
         layer.self_attn.use_fused_qk_norm_mrope = fused

@@ -1,4 +1,4 @@
-"""Every variant compiled for sm_120a: resources, budgets, access widths, and a static comparison with upstream's kernel."""
+"""Every variant compiled for sm_120a: resources, budgets, access widths; a static comparison with upstream's kernel."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 import re
 
 import pytest
+
 from sm120.kernels._lib import compilers, machine_code, occupancy, static_estimate, upstream
 from sm120.kernels.mrope import bench
 
@@ -38,7 +39,9 @@ def test_rows_move_in_16_byte_accesses() -> None:
         assert kernel.widths["STG.16"] == 2, name
         assert kernel.widths["LDG.16"] >= 4, name
         fp8 = name.endswith("_fp8")
-        assert {key for key in kernel.widths if key.startswith("STG")} == {"STG.16"} | ({"STG.8"} if fp8 else set()), name
+        assert {key for key in kernel.widths if key.startswith("STG")} == {"STG.16"} | ({"STG.8"} if fp8 else set()), (
+            name
+        )
 
 
 @pytest.mark.parametrize("budget", BUDGETS, ids=[row["kernel"] for row in BUDGETS])

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 import sm120.kernels
 from sm120.kernels._lib import upstream
 

@@ -9,9 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sm120.kernels.mrope import reference
-from sm120.kernels.mrope.axes import axis_map, pack_axis_map
-from sm120.kernels.mrope.phase import phase_steps
 from transformers import Qwen2VLTextConfig, Qwen3_5TextConfig, Qwen3VLMoeTextConfig
 from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLRotaryEmbedding
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5RMSNorm, Qwen3_5TextRotaryEmbedding
@@ -21,6 +18,10 @@ from transformers.models.qwen3_vl_moe.modeling_qwen3_vl_moe import (
     Qwen3VLMoeTextRotaryEmbedding,
     apply_rotary_pos_emb,
 )
+
+from sm120.kernels.mrope import reference
+from sm120.kernels.mrope.axes import axis_map, pack_axis_map
+from sm120.kernels.mrope.phase import phase_steps
 
 # transformers forms position * frequency in float32, so its angles are off by up to this times the position
 ANGLE_ERROR = 2.0**-23
@@ -100,7 +101,14 @@ def compare_with_transformers(rotary, norm, apply, config, section, layout, gemm
     angle = positions.T[..., None] * frequencies
     cos_sin = np.concatenate([np.cos(angle), np.sin(angle)], -1) * yarn.attention_factor
     got = reference.qk_norm_mrope(
-        x, weight, cos_sin, axis_map(section, layout, rotary_dim), rotary_dim=rotary_dim, eps=eps, gemma=gemma, neox=True
+        x,
+        weight,
+        cos_sin,
+        axis_map(section, layout, rotary_dim),
+        rotary_dim=rotary_dim,
+        eps=eps,
+        gemma=gemma,
+        neox=True,
     )
     return float(np.abs(got - want).max() / np.abs(want).max())
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from sm120.kernels._lib import compilers, upstream
 
 FOLDER = Path(__file__).parent.parent
@@ -52,15 +53,21 @@ REFUSED = {
     "qkv column stride": ({"qkv": torch.zeros(6, 2048).bfloat16()[:, ::2]}, "qkv must have unit column stride, got 2"),
     "qkv row stride": ({"qkv": torch.zeros(6, 1028).bfloat16()[:, :1024]}, "row stride is 1028"),
     "weight dtype": ({"q_weight": torch.ones(128)}, "q_weight has dtype float32, it must be that of qkv"),
-    "weight shape": ({"k_weight": torch.ones(64).bfloat16()}, "k_weight must be a contiguous, 16-byte aligned [head_dim]"),
+    "weight shape": (
+        {"k_weight": torch.ones(64).bfloat16()},
+        "k_weight must be a contiguous, 16-byte aligned [head_dim]",
+    ),
     "two rows": ({"positions": torch.zeros(2, 6).long()}, "positions must be [num_tokens] or [3, num_tokens]"),
     "flattened rows": ({"positions": torch.zeros(18).long()}, "positions must be [num_tokens] or [3, num_tokens]"),
-    "position stride": ({"positions": torch.zeros(3, 12).long()[:, ::2]}, "positions must have unit column stride, got 2"),
+    "position stride": (
+        {"positions": torch.zeros(3, 12).long()[:, ::2]},
+        "positions must have unit column stride, got 2",
+    ),
     "position dtype": ({"positions": torch.zeros(3, 6)}, "positions must be int32 or int64, got float32"),
     "cache dtype": ({"cos_sin_cache": torch.zeros(9, 128).half()}, "cos_sin_cache must be float32 or of qkv's dtype"),
     "cache width": ({"cos_sin_cache": torch.zeros(9, 64)}, "cos_sin_cache must be a contiguous, 16-byte aligned"),
     "host memory": ({}, "qkv must be a CUDA tensor"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("change", "says"), REFUSED.values(), ids=REFUSED)
@@ -71,7 +78,12 @@ def test_a_wrong_argument_is_refused_before_any_launch(binding, change: dict[str
 
 @pytest.mark.parametrize(
     "positions",
-    [torch.zeros(6).int(), torch.zeros(6).long().expand(3, -1), torch.zeros(3, 50).long()[:, :6], torch.zeros(3, 6).int()],
+    [
+        torch.zeros(6).int(),
+        torch.zeros(6).long().expand(3, -1),
+        torch.zeros(3, 50).long()[:, :6],
+        torch.zeros(3, 6).int(),
+    ],
     ids=["one_axis", "expanded", "buffer_slice", "int32"],
 )
 def test_only_the_device_is_missing(binding, positions: torch.Tensor) -> None:

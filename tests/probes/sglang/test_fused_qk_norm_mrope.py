@@ -79,11 +79,10 @@ def kernel(monkeypatch):
 
 @contextmanager
 def published(tp_size=1, fused=True):
-    override = get_context().override_server_args(
-        model_path="dummy", device="cpu", enable_fused_qk_norm_rope=fused
-    )
-    with override, get_parallel().override(
-        tp_size=tp_size, tp_rank=0, attn_tp_size=tp_size, attn_tp_rank=0, moe_tp_size=tp_size
+    override = get_context().override_server_args(model_path="dummy", device="cpu", enable_fused_qk_norm_rope=fused)
+    with (
+        override,
+        get_parallel().override(tp_size=tp_size, tp_rank=0, attn_tp_size=tp_size, attn_tp_rank=0, moe_tp_size=tp_size),
     ):
         yield
 
@@ -124,9 +123,9 @@ def unfused(layer, qkv, positions):
 
     def normalize(x, norm):
         x = x.reshape(TOKENS, -1, dim)
-        return (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + norm.variance_epsilon) * norm.weight.float()).reshape(
-            TOKENS, -1
-        )
+        return (
+            x * torch.rsqrt(x.square().mean(-1, keepdim=True) + norm.variance_epsilon) * norm.weight.float()
+        ).reshape(TOKENS, -1)
 
     q, k = layer.rotary_emb.forward_native(positions, normalize(q, layer.q_norm), normalize(k, layer.k_norm))
     return q, k, v

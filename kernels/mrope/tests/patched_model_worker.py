@@ -145,7 +145,7 @@ def main() -> None:
         unfused_error=rms(unfused_logits - exact),
         fused_against_unfused=rms(fused_logits - unfused_logits),
         temporal_only_against_unfused=rms(temporal_logits - unfused_logits),
-        same_argmax=float((fused_logits.argmax(-1) == unfused_logits.argmax(-1)).float().mean()),
+        same_argmax=float((fused_logits.argmax(-1) == unfused_logits.argmax(-1)).double().mean()),
     )
     print(json.dumps(vars(report)))
 

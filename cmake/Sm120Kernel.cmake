@@ -45,6 +45,7 @@ function(sm120_add_kernel name)
 
   if(kernel_DEVICE AND SM120_NVCC)
     set(fatbin ${CMAKE_CURRENT_BINARY_DIR}/${name}/${name}.fatbin)
+    file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/${name})  # nvcc -MF does not make it
     add_custom_command(
       OUTPUT ${fatbin}
       COMMAND ${SM120_NVCC} -x cu -O3 -std=c++17 -lineinfo --fatbin ${SM120_GENCODE} -MD -MF ${fatbin}.d

@@ -34,7 +34,7 @@ def compile_for_device() -> compilers.Cubin:
 
 def compile_upstream(head_dim: int, neox: bool) -> compilers.Cubin:
     """SGLang's one-axis kernel from the pinned wheel, built by the same nvcc with the flags of its own JIT."""
-    root, ffi = upstream.sglang_root(), Path(__import__("tvm_ffi").__file__).parent
+    root, ffi = upstream.package_root("sglang"), Path(__import__("tvm_ffi").__file__).parent
     flags = ["-std=c++20", "--use_fast_math", "--expt-relaxed-constexpr", "-DSGL_CUDA_ARCH=1200"]
     flags += [f"-DJIT_HEAD_DIM={head_dim}", f"-DJIT_INTERLEAVE={int(not neox)}", "-DJIT_YARN=0"]
     include = [root / "kernels/jit/include", ffi / "include", ffi / "3rdparty/dlpack/include"]

@@ -106,8 +106,8 @@ def fused_qk_norm_mrope(
                from `phase_steps`, and then the kernel computes the angles and `attention_factor` scales cos and sin
     axis_map   axis of each rotary pair (`axes.axis_map`); required with `[3, T]` positions, refused without
     out        `[T, >= (num_q_heads + num_kv_heads) * head_dim]`, default: qkv itself (in place)
-    check_positions   look at the values of positions and slots first (a device synchronisation); without it a token whose position is outside
-               the table comes out as NaN
+    check_positions   look at the values of positions and slots first (a device synchronisation); without it a token
+               whose position is outside the table comes out as NaN, and slots are trusted
 
     Raises ValueError, naming the tensor, for anything else; NoDevice where no (12, 0) device can run it.
     Source: issue sgl-project/sglang#35345; maths in reference.py.

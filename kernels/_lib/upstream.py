@@ -14,7 +14,6 @@ from pathlib import Path
 
 from sm120.kernels._lib import capability, compilers
 
-
 # Where a person without the packages installed says that an unpacked wheel lies: the folder that holds the package.
 VARIABLES = {"sglang": "SM120_SGLANG", "flashinfer": "SM120_FLASHINFER"}
 

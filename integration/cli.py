@@ -1,5 +1,225 @@
 """Command line of the workshop: `sm120 COMMAND`."""
 
-import typer
+from __future__ import annotations
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sm120.integration.bench import app as bench_app
+from sm120.integration.checkout import find_checkout
+from sm120.integration.namespace.cli import app as namespace_app
+from sm120.integration.nixl_check.cli import app as nixl_check_app
+from sm120.integration.persistence.cli import faults_command, prove_persistence_command
+from sm120.integration.prove.cli import prove_command
+from sm120.integration.refusal import Refusal
+from sm120.integration.upstream.cli import register as register_upstream
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+series_app = typer.Typer(no_args_is_help=True, help="Look at, check, rewrite and edit a patch series.")
+app.add_typer(series_app, name="series")
+app.add_typer(bench_app, name="bench")
+app.command("prove")(prove_command)
+app.command("prove-persistence")(prove_persistence_command)
+app.command("faults")(faults_command)
+app.add_typer(namespace_app, name="namespace")
+app.add_typer(nixl_check_app, name="nixl-check")
+register_upstream(app)
+console = Console(highlight=False)
+
+Project = Annotated[str | None, typer.Argument(help="sglang, flashinfer or nixl; all when left out")]
+
+
+def main() -> None:
+    """Entry point: a refusal becomes its message and exit code 2."""
+    try:
+        app()
+    except Refusal as refusal:
+        Console(stderr=True, highlight=False).print(f"error: {refusal}", markup=False, soft_wrap=True)
+        sys.exit(2)
+
+
+@app.command()
+def runtime(
+    flavor: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    prove: Annotated[bool, typer.Option(help="serve tiny models with it before it takes its place")] = False,
+) -> None:
+    """Build the patched runtime in build/runtime."""
+    from sm120.integration.prove.prove import prove as serve_and_compare
+    from sm120.integration.prove.server import ServerFailed
+    from sm120.integration.runtime import build_runtime
+
+    started = time.monotonic()
+    checkout = find_checkout()
+
+    def report(line: str) -> None:
+        console.print(f"[dim]{time.monotonic() - started:6.1f} s[/dim]  {line}")
+
+    def proof(home: Path, rows: Path) -> int:
+        report("proving that it serves")
+        try:
+            return serve_and_compare(home, json=rows, work=checkout.build / "prove", console=console)
+        except ServerFailed as error:
+            raise Refusal("proof-failed", str(error), path=checkout.build / "prove") from None
+
+    build_runtime(checkout, flavor, report, proof if prove else None)
+
+
+@app.command()
+def doctor(json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
+    """Say what this machine is, what the runtime contains, and what is missing for SM120. Exit 1 on drift."""
+    from sm120.integration.doctor import diagnose, exit_code
+
+    found = diagnose(find_checkout())
+    if json:
+        typer.echo(found.as_json())
+        raise typer.Exit(exit_code(found))
+    for title, rows in (("machine", found.machine), ("runtime", found.runtime)):
+        table = Table("", "", title=title, show_header=False, title_justify="left")
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+    if found.patches:
+        table = Table("project", "patch or overlay file", "in the installed runtime", title_justify="left")
+        for row in found.patches:
+            table.add_row(*row)
+        console.print(table)
+    for line in found.drift:
+        console.print(f"drift: {line}", style="red", markup=False)
+    for line in found.missing:
+        console.print(f"missing for SM120: {line}", markup=False)
+    raise typer.Exit(exit_code(found))
+
+
+@series_app.command("lint")
+def series_lint(project: Project = None) -> None:
+    """Check pins, headers, diffs and kernel manifests without an upstream tree."""
+    from sm120.integration.identity import load_recipe
+
+    checkout = find_checkout()
+    for name in [project] if project else checkout.projects():
+        recipe = load_recipe(checkout, name)
+        console.print(f"{recipe.name}: {len(recipe.series.patches)} patches, {len(recipe.overlay)} overlay files")
+
+
+@series_app.command("refresh")
+def series_refresh(
+    project: Project = None, check: Annotated[bool, typer.Option(help="change nothing; exit 1 if it would")] = False
+) -> None:
+    """Rewrite patches in canonical form on the pinned tree; drifted lines are followed, fuzz is refused."""
+    from sm120.integration import canonical
+    from sm120.integration.identity import load_recipe
+    from sm120.integration.runtime import pristine_of
+
+    checkout = find_checkout()
+    stale = []
+    for name in [project] if project else checkout.projects():
+        recipe = load_recipe(checkout, name)
+        pristine = pristine_of(checkout, recipe)
+        if check:
+            pairs = canonical.canonical_patches(recipe.series, pristine, recipe.overlay)
+            stale += [p.slug for p, text in pairs if p.path.read_bytes() != text.encode(errors="surrogateescape")]
+        else:
+            stale += canonical.refresh(recipe.series, pristine, recipe.overlay)
+    for slug in stale:
+        console.print(f"{'not canonical' if check else 'rewritten'}: {slug}")
+    raise typer.Exit(1 if check and stale else 0)
+
+
+@series_app.command("apply")
+def series_apply(project: str, folder: Path) -> None:
+    """Place the overlay and apply the series in FOLDER (an unpacked wheel of the pin), all of it or nothing."""
+    from sm120.integration.identity import load_recipe
+    from sm120.integration.tree import apply_in_place
+
+    recipe = load_recipe(find_checkout(), project)
+    apply_in_place(folder, recipe.series, recipe.overlay)
+    console.print(f"{len(recipe.series.patches)} patches and {len(recipe.overlay)} overlay files applied in {folder}")
+
+
+@series_app.command("quilt")
+def series_quilt(project: str, folder: Path) -> None:
+    """Write FOLDER as quilt's patches/ folder, the overlay as a generated first patch."""
+    from sm120.integration.identity import load_recipe
+    from sm120.integration.quilt import export_quilt
+
+    if folder.exists():
+        raise Refusal("quilt-exists", "is there already", path=folder, fix="name a new folder")
+    export_quilt(load_recipe(find_checkout(), project), folder)
+    console.print(f"{folder}: quilt push -a --fuzz=0")
+
+
+@series_app.command("edit")
+def series_edit(project: str, folder: Path) -> None:
+    """Make FOLDER a git repository with one commit per patch, to work on with git."""
+    from sm120.integration.identity import load_recipe
+    from sm120.integration.workspace import edit
+
+    checkout = find_checkout()
+    count = edit(checkout, load_recipe(checkout, project), folder)
+    console.print(f"{count} patches as commits on branch 'series' of {folder}; write them back with sm120 series save")
+
+
+@series_app.command("save")
+def series_save(project: str, folder: Path) -> None:
+    """Write the commits of FOLDER back as the series of PROJECT, in canonical form."""
+    from sm120.integration.workspace import save
+
+    for slug in save(find_checkout(), project, folder):
+        console.print(slug)
+
+
+@app.command()
+def probe(
+    slug: Annotated[str, typer.Argument(help="a patch; or a project for all of its patches")],
+) -> None:
+    """Run a patch's probe on the pristine and on the patched tree. Exit 1 unless it is red there and green here."""
+    from sm120.integration.identity import load_recipe
+    from sm120.integration.probes import run_probes
+    from sm120.integration.runtime import pristine_of
+    from sm120.integration.tree import patched_tree
+
+    checkout = find_checkout()
+    bad = 0
+    for name in checkout.projects():
+        recipe = load_recipe(checkout, name)
+        patches = [patch for patch in recipe.series.patches if slug in (name, patch.slug)]
+        if not patches:
+            continue
+        pristine = pristine_of(checkout, recipe)
+        patched = patched_tree(pristine, recipe.series, recipe.overlay, checkout.build / "trees" / recipe.name)
+        before = run_probes(checkout, patches, pristine)
+        after = run_probes(checkout, patches, patched)
+        for patch in patches:
+            red, green = before[patch.slug].red, after[patch.slug].green
+            bad += not (red and green)
+            console.print(
+                f"{patch.slug}: pristine {'red' if red else 'NOT RED'} ({before[patch.slug].failed} failed), "
+                f"patched {'green' if green else 'NOT GREEN'} ({after[patch.slug].passed} passed)"
+            )
+            for line in () if red and green else before[patch.slug].failures + after[patch.slug].failures:
+                console.print(f"    {line}", markup=False)
+    raise typer.Exit(1 if bad else 0)
+
+
+@app.command(hidden=True)
+def link_test_layer() -> None:
+    """Make torch and the rest of the runtime's dependency layer importable for the tests."""
+    from sm120.integration.runtime import link_test_layer as link
+
+    link(find_checkout())
+
+
+@app.command()
+def readme() -> None:
+    """Write the patch table of README.md from the series."""
+    from sm120.integration.patch_table import replace_table
+
+    checkout = find_checkout()
+    path = checkout.root / "README.md"
+    path.write_text(replace_table(path.read_text(), checkout))

@@ -1,6 +1,19 @@
 """Entry point of the proof layer: Python imports this module at start-up when this folder is on PYTHONPATH.
 
-Loads every stand-in of this folder. None of them enters a wheel; a result that passes through one says so.
+It only registers what to replace and where. Nothing heavy is imported here: a stand-in runs when, and only when, the
+upstream module that it patches is imported.
 """
 
-import torchvision_ops  # noqa: F401
+import os
+import sys
+import traceback
+
+import stand_ins
+
+try:
+    stand_ins.install()
+except Exception:
+    # Python would report the error and run on without the layer; a fault that silently did not load is worse than none.
+    traceback.print_exc()
+    sys.stderr.flush()
+    os._exit(70)

@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 import torch
+
 from sm120.kernels._lib.device import why_no_device
 
 STATIC_SHARED_LIMIT = 48 * 1024  # beyond it a kernel has to be allowed its dynamic shared memory

@@ -43,6 +43,7 @@ def static_records() -> list[dict[str, Any]]:
 def measure() -> list[dict[str, Any]]:
     """Median, least and greatest microseconds of one launch, a shape at a time, on device 0."""
     import torch
+
     from sm120.kernels.xqa_mask.op import pack_mask
 
     rows = []

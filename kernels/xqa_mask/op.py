@@ -9,6 +9,7 @@ import itertools
 from typing import Any
 
 import torch
+
 from sm120.kernels._lib import capability
 from sm120.kernels._lib.contracts import Shapes, check_int, check_tensor
 

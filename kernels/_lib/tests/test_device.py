@@ -9,6 +9,7 @@ import types
 
 import pytest
 import torch
+
 from sm120.kernels._lib import device, fatbin
 
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from sm120.kernels._lib import host_library
 from sm120.kernels.xqa_mask import op
 

@@ -6,6 +6,7 @@ import functools
 from pathlib import Path
 
 import pytest
+
 from sm120.kernels._lib import compilers, machine_code, static_estimate
 from sm120.kernels.xqa_mask import bench
 

@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+
 from sm120.kernels.xqa_mask import op
 
 

@@ -6,6 +6,7 @@ head_dim 256, 6 query heads a KV head, pages of 64, FP8 KV, 8 draft tokens: what
 from __future__ import annotations
 
 import pytest
+
 from sm120.kernels._lib import compilers, machine_code, occupancy, upstream
 
 # as flashinfer/jit/xqa.py gives them for this geometry

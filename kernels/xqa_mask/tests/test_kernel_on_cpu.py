@@ -6,11 +6,12 @@ import random
 
 import pytest
 import torch
+from xqa_mask_cases import CASES, Case
+from xqa_mask_host_build import HostBuild
+
 from sm120.kernels._lib import poison, value_coded
 from sm120.kernels._lib.host_library import Mutation
 from sm120.kernels.xqa_mask import op, reference
-from xqa_mask_cases import CASES, Case
-from xqa_mask_host_build import HostBuild
 
 
 def packed(case: Case) -> torch.Tensor:

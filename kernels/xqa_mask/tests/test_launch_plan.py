@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from sm120.kernels._lib import fatbin
 from sm120.kernels.xqa_mask import op
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from sm120.kernels.xqa_mask.op import pack_mask
 from xqa_mask_cases import CASES, Case
+
+from sm120.kernels.xqa_mask.op import pack_mask
 
 pytestmark = pytest.mark.gpu
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from sm120.kernels._lib import value_coded
 from sm120.kernels.xqa_mask import reference
 

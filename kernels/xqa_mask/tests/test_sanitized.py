@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sm120.kernels._lib import host_library, sanitizers
 from xqa_mask_host_build import FOLDER, LIBRARY_VARIABLE
+
+from sm120.kernels._lib import host_library, sanitizers
 
 HERE = Path(__file__).parent
 # what reads and writes most; wrong twins are left out, several of which are wrong by going out of bounds

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from sm120.kernels._lib import poison
 from xqa_mask_cases import CASES, Case
+
+from sm120.kernels._lib import poison
 
 FOLDER = Path(__file__).parent.parent
 CHAINS = [case for case in CASES if case.kind != "tree"]

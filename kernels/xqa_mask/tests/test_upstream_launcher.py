@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from sm120.kernels._lib import compilers, upstream
 
 FOLDER = Path(__file__).parent.parent

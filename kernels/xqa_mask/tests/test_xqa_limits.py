@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import torch
+
 from sm120.kernels.xqa_mask.xqa_limits import XqaCall, check_xqa_call
 
 GOOD = XqaCall(

@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass
 
 import torch
+
 from sm120.kernels.xqa_mask import reference
 
 

@@ -1,0 +1,32 @@
+# Two commands: `make runtime` and `make test`. Everything they write is under build/.
+PYTHON ?= python3
+RUNTIME ?= auto
+SM120 := build/dev/bin/sm120
+
+.PHONY: runtime test lint clean
+
+runtime: build/dev/.installed
+	$(SM120) runtime --flavor $(RUNTIME) --prove
+
+test: build/dev/.tested lint
+	$(SM120) runtime --flavor $(RUNTIME)
+	$(SM120) link-test-layer
+	SM120_RUNTIME=build/runtime build/dev/bin/python -m pytest -n 2 --dist loadgroup
+
+lint: build/dev/.tested
+	build/dev/bin/ruff check .
+	build/dev/bin/ruff format --check .
+	build/dev/bin/mypy integration --exclude integration/proof
+
+# The tool's environment; the editable install also builds the kernels' host modules.
+build/dev/.installed: pyproject.toml CMakeLists.txt
+	$(PYTHON) -m venv build/dev
+	build/dev/bin/python -m pip install --quiet --disable-pip-version-check --editable .
+	touch $@
+
+build/dev/.tested: build/dev/.installed
+	build/dev/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	touch $@
+
+clean:
+	rm -rf build

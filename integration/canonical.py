@@ -1,0 +1,105 @@
+"""The canonical form of a series: regenerate every patch from the trees before and after it.
+
+A patch in canonical form comes out byte for byte as it went in, so that a bump or a rebase changes only what
+really changed.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sm120.integration.apply import applies_with_drift
+from sm120.integration.overlay import OverlayFile, place_overlay
+from sm120.integration.patch_file import SEPARATOR, Patch, parse_patch
+from sm120.integration.refusal import Refusal
+from sm120.integration.series import Series
+from sm120.integration.tree import copy_touched
+
+DIFF = ("diff", "--no-color", "--no-ext-diff", "--full-index", "--unified=3", "--src-prefix=a/", "--dst-prefix=b/")
+# A user's own git configuration must not change one byte of what we write.
+CONFIG = ("core.quotepath=true", "core.autocrlf=false", "diff.renames=true", "diff.algorithm=myers")
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """Run git in `folder` without the user's configuration and return its standard output.
+
+    Raises:
+        Refusal: `git-failed` with git's own message.
+    """
+    options = [part for entry in CONFIG for part in ("-c", entry)]
+    environment = dict(os.environ, LC_ALL="C", GIT_CONFIG_GLOBAL=os.devnull, GIT_CONFIG_NOSYSTEM="1")
+    for role in ("AUTHOR", "COMMITTER"):
+        environment |= {
+            f"GIT_{role}_NAME": "sm120-runtime",
+            f"GIT_{role}_EMAIL": "patches@localhost",
+            f"GIT_{role}_DATE": "2000-01-01T00:00:00Z",
+        }
+    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"):
+        environment.pop(name, None)
+    # core.quotepath keeps the output ASCII except for file contents; those stay bytes-clean through surrogateescape.
+    result = subprocess.run(
+        ["git", *options, *arguments], cwd=folder, env=environment, capture_output=True, errors="surrogateescape"
+    )
+    if result.returncode != 0:
+        raise Refusal("git-failed", f"git {arguments[0]}: {result.stderr.strip()}", path=folder)
+    return result.stdout
+
+
+@contextmanager
+def sparse_repository(series: Series, pristine: Path, overlay: list[OverlayFile]) -> Iterator[Path]:
+    """A throw-away git repository that holds only the files that the series touches, with the overlay committed."""
+    with tempfile.TemporaryDirectory(prefix="sm120-series-") as name:
+        folder = Path(name)
+        git(folder, "init", "--quiet", "--initial-branch=series")
+        created = {target for patch in series.patches for target in patch.created}
+        placed = {file.target for file in overlay}
+        for patch in series.patches:
+            for target in patch.touched:
+                if target not in created | placed and not (pristine / target).is_file():
+                    raise Refusal("patch-conflict", f"changes {target}, which the tree lacks", path=patch.path)
+        copy_touched(pristine, series.patches, folder)
+        place_overlay(folder, overlay)
+        git(folder, "add", "--all", "--force")
+        git(folder, "commit", "--quiet", "--allow-empty", "--message", "pristine and overlay")
+        yield folder
+
+
+def canonical_patches(series: Series, pristine: Path, overlay: list[OverlayFile]) -> Iterator[tuple[Patch, str]]:
+    """Each patch with the text that it should have on this tree; line offsets are followed, fuzz is not.
+
+    Raises:
+        Refusal: `patch-conflict` for the first patch that no longer applies.
+    """
+    with sparse_repository(series, pristine, overlay) as folder:
+        for patch in series.patches:
+            result = applies_with_drift(folder, patch.path)
+            if result.returncode != 0:
+                raise Refusal(
+                    "patch-conflict", result.stderr.strip().splitlines()[-1], path=patch.path, line=patch.diff_line
+                )
+            git(folder, "add", "--all", "--force")
+            git(folder, "commit", "--quiet", "--allow-empty", "--message", patch.slug)
+            yield patch, patch.header + SEPARATOR + git(folder, *DIFF, "HEAD^", "HEAD")
+
+
+def refresh(series: Series, pristine: Path, overlay: list[OverlayFile]) -> list[str]:
+    """Rewrite every patch that is not in canonical form; returns the slugs that changed.
+
+    Nothing is written unless the whole series applies.
+    """
+    texts = list(canonical_patches(series, pristine, overlay))
+    changed = []
+    for patch, text in texts:
+        data = text.encode(errors="surrogateescape")
+        if patch.path.read_bytes() != data:
+            aside = patch.path.with_suffix(".patch.tmp")
+            aside.write_bytes(data)
+            aside.replace(patch.path)
+            parse_patch(patch.path)
+            changed.append(patch.slug)
+    return changed

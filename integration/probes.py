@@ -1,0 +1,104 @@
+"""Run the probes of a project on its pristine and on its patched tree: red there, green here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
+from pathlib import Path
+
+from sm120.integration.checkout import Checkout
+from sm120.integration.patch_file import Patch
+from sm120.integration.refusal import Refusal
+from sm120.integration.runtime import link_test_layer, site_packages
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """Counts of one probe file on one tree, and the first line of each failure."""
+
+    passed: int
+    failed: int
+    errors: int
+    skipped: int
+    failures: tuple[str, ...]
+
+    @property
+    def red(self) -> bool:
+        """Failed for the right reason: a test failed, and none broke while it was set up or collected."""
+        return self.failed > 0 and self.errors == 0
+
+    @property
+    def green(self) -> bool:
+        return self.passed > 0 and not (self.failed or self.errors or self.skipped)
+
+
+def run_probes(checkout: Checkout, patches: list[Patch], tree: Path, *, timeout: float = 900) -> dict[str, ProbeResult]:
+    """Run the probes of `patches` with `tree` first on the import path.
+
+    The interpreter is the one that runs us; behind `tree` come the runtime's patched wheels (a probe of one project may
+    use another) and the proof layer. Returns results by slug.
+
+    Raises:
+        Refusal: `probe-missing`, `probe-crashed` when pytest itself gave no report.
+    """
+    files = {patch.slug: checkout.root / patch.fields["Probe"] for patch in patches}
+    for slug, file in files.items():
+        if not file.is_file():
+            raise Refusal("probe-missing", f"{slug} has no probe", path=file)
+    environment = tree_environment(checkout, tree)
+    with tempfile.TemporaryDirectory(prefix="sm120-probe-") as name:
+        report = Path(name) / "report.xml"
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        command += ["-o", "junit_family=xunit1", *[str(file) for file in files.values()]]
+        try:
+            result = subprocess.run(
+                command, cwd=checkout.root, env=environment, capture_output=True, text=True, timeout=timeout
+            )
+        except subprocess.TimeoutExpired:
+            raise Refusal("probe-crashed", f"the probes did not end within {timeout:.0f} s", path=tree) from None
+        if not report.is_file():
+            raise Refusal(
+                "probe-crashed", f"pytest gave no report: {(result.stdout + result.stderr)[-2000:]}", path=tree
+            )
+        cases = list(ElementTree.parse(report).iter("testcase"))
+    return {slug: _count(file, cases, checkout.root) for slug, file in files.items()}
+
+
+def tree_environment(checkout: Checkout, tree: Path) -> dict[str, str]:
+    """The environment in which `sys.executable -m pytest` imports upstream packages from `tree` first.
+
+    Behind `tree` come the runtime's patched wheels and the proof layer; torch comes from the runtime's dependency
+    layer, which is linked into the tool's environment here.
+    """
+    link_test_layer(checkout)
+    return dict(
+        os.environ,
+        PYTHONPATH=os.pathsep.join(map(str, [tree, site_packages(checkout.runtime), checkout.proof])),
+        PYTHONPYCACHEPREFIX=str(checkout.build / "pycache"),  # fast the second time, and the trees stay as they are
+        SGLANG_USE_CPU_ENGINE="0",
+        TRITON_INTERPRET="1",
+        HF_HUB_OFFLINE="1",
+        OMP_NUM_THREADS="2",
+        OPENBLAS_NUM_THREADS="1",
+    )
+
+
+def _count(file: Path, cases: list[ElementTree.Element], root: Path) -> ProbeResult:
+    relative = str(file.relative_to(root))
+    counts = {"failure": 0, "error": 0, "skipped": 0, "passed": 0}
+    failures = []
+    for case in cases:
+        named = case.get("file") == relative or case.get("name", "").startswith(relative)
+        module = relative.removesuffix(".py").replace("/", ".")
+        if not named and not (case.get("classname") or "").startswith(module) and case.get("name") != module:
+            continue
+        outcome = next((child for child in case if child.tag in counts), None)
+        counts[outcome.tag if outcome is not None else "passed"] += 1
+        if outcome is not None and outcome.tag != "skipped":
+            message = (outcome.get("message") or "").strip().splitlines()
+            failures.append(f"{case.get('name')}: {message[0] if message else ''}")
+    return ProbeResult(counts["passed"], counts["failure"], counts["error"], counts["skipped"], tuple(failures))

@@ -1,0 +1,124 @@
+"""The whole proof: rows of caching always, rows of speculation and of the hybrid on request."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from . import models, recipes, storage
+from .caching import DENSE_PROMPT, HYBRID_PROMPT, prove_caching
+from .rows import Row
+from .runtime import Runtime
+from .server import Argument
+from .speculation import prove_speculation
+from .summary import Summary
+from .table import print_table, write_json
+
+
+def prove(
+    runtime: Path | Runtime,
+    *,
+    speculation: bool = False,
+    hybrid: bool = False,
+    caching: bool = True,
+    json: Path | None = None,
+    work: Path,
+    hooks: Sequence[Path] = (),
+    console: Console | None = None,
+) -> int:
+    """Prove that `runtime` (a folder with bin/python) serves; return 0 if every row holds, else 1.
+
+    `work` keeps models (reused), storage (emptied first) and server logs. `speculation` adds a dense target with
+    STANDALONE and DFLASH drafts; `hybrid` adds a gated-delta-net hybrid, and with `speculation` its drafts too.
+    `caching=False` leaves the four rows out. `hooks` are fault files for the proof layer, to see a proof fail.
+
+    Raises ServerFailed when a server dies, does not come up or answers an error, ValueError for a folder that is no
+    runtime.
+    """
+    runtime = runtime if isinstance(runtime, Runtime) else Runtime(runtime.absolute())
+    work = work.absolute()
+    work.mkdir(parents=True, exist_ok=True)
+    # Logs and pages of an earlier proof would be taken for this one's.
+    for old in (*work.glob("*.log"), *work.glob("storage-*")):
+        shutil.rmtree(old) if old.is_dir() else old.unlink()
+    summary = Summary(work / "stand-ins.log")
+    rows: list[Row] = []
+
+    def made(model: models.Model) -> Path:
+        return models.make(runtime, model, work / "models")
+
+    if caching:
+        disk = storage.probe(work / "storage-dense")
+        summary.storage = str(disk)
+        rows += prove_caching(
+            runtime,
+            group="dense",
+            model=models.DENSE,
+            folder=made(models.DENSE),
+            arguments={**recipes.DENSE, **recipes.hicache(disk, page_size=16)},
+            storage=disk,
+            work=work,
+            summary=summary,
+            asked=DENSE_PROMPT,
+            pressure=3,
+            environment=summary.environment(),
+            hooks=hooks,
+        )
+    if speculation:
+        rows += prove_speculation(
+            runtime,
+            group="dense",
+            folder=made(models.DENSE),
+            dtype=models.DENSE.dtype,
+            arguments=recipes.DENSE_TRITON,
+            algorithms={
+                "STANDALONE": recipes.standalone(made(models.STANDALONE_DRAFT)),
+                "DFLASH": recipes.dflash(made(models.DFLASH_DRAFT)),
+            },
+            work=work,
+            summary=summary,
+            environment=summary.environment(),
+            hooks=hooks,
+        )
+    if hybrid:
+        hybrid_environment = {**recipes.HYBRID_ENVIRONMENT, **summary.environment()}
+        disk = storage.probe(work / "storage-hybrid")
+        summary.storage = str(disk)
+        arguments: dict[str, Argument] = {**recipes.HYBRID_PAGED, **recipes.hicache(disk, page_size=64)}
+        rows += prove_caching(
+            runtime,
+            group="hybrid",
+            model=models.HYBRID,
+            folder=made(models.HYBRID),
+            arguments=arguments,
+            storage=disk,
+            work=work,
+            summary=summary,
+            asked=HYBRID_PROMPT,
+            pressure=3,
+            environment=hybrid_environment,
+            hooks=hooks,
+        )
+        if speculation:
+            rows += prove_speculation(
+                runtime,
+                group="hybrid",
+                folder=made(models.HYBRID),
+                dtype=models.HYBRID.dtype,
+                arguments=recipes.HYBRID,
+                algorithms={
+                    "NEXTN": recipes.nextn(),
+                    "STANDALONE": recipes.standalone(made(models.HYBRID_STANDALONE_DRAFT)),
+                    "DFLASH": recipes.dflash(made(models.HYBRID_DFLASH_DRAFT)),
+                },
+                work=work,
+                summary=summary,
+                environment=hybrid_environment,
+                hooks=hooks,
+            )
+
+    print_table(rows, summary, console or Console())
+    if json:
+        write_json(rows, summary, json)
+    return 0 if rows and all(row.ok for row in rows) else 1

@@ -1,0 +1,32 @@
+"""The one way this workshop says no: what is wrong, where, and what would be right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class Refusal(Exception):
+    """Bad input, named.
+
+    Args:
+        code: stable short name, e.g. `artifact-hash`; the operator's page lists them all.
+        what: what is wrong, with what was found and what was needed.
+        path: the file at fault.
+        line: 1-based line in `path`.
+        fix: the command or edit that would make it right.
+    """
+
+    def __init__(
+        self, code: str, what: str, *, path: Path | str | None = None, line: int | None = None, fix: str | None = None
+    ) -> None:
+        self.code = code
+        self.what = what
+        self.path = path
+        self.line = line
+        self.fix = fix
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        where = "" if self.path is None else f"{self.path}:{self.line}: " if self.line else f"{self.path}: "
+        fix = f"\n  fix: {self.fix}" if self.fix else ""
+        return f"[{self.code}] {where}{self.what}{fix}"

@@ -1,0 +1,1 @@
+"""What upstream has, and how to send it what it lacks."""

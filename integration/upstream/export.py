@@ -1,0 +1,233 @@
+"""Export a patch as an upstream pull request: commits on a branch of the user's clone, or an mbox, and a PR body.
+
+The clone's working tree, index and current branch are never touched: the commits are made with a private index, and one
+new branch name is all that changes. What is exported stands alone and does not mention this project.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from sm120.integration.canonical import CONFIG
+from sm120.integration.checkout import Checkout
+from sm120.integration.identity import Recipe
+from sm120.integration.overlay import load_overlay
+from sm120.integration.patch_file import Patch
+from sm120.integration.pin import Pin
+from sm120.integration.refusal import Refusal
+from sm120.integration.tree import copy_touched
+from sm120.integration.upstream.closure import Closure
+
+
+@dataclass(frozen=True)
+class Exported:
+    """Where the commits are and what they are."""
+
+    branch: str
+    base: str
+    commits: list[str]
+    subjects: list[str]
+
+
+def export_onto(checkout: Checkout, recipe: Recipe, closure: Closure, clone: Path, ref: str = "HEAD") -> Exported:
+    """Commit the closure and the patch, each as one commit, on the new branch `SLUG` of `clone`, based on `ref`.
+
+    Raises:
+        Refusal: `export-clone` (no git clone, no identity), `export-ref` (unknown ref), `export-branch` (the branch
+            exists), `export-conflict` (a hunk does not fit there); nothing is changed in the clone then.
+    """
+    _git(clone, "rev-parse", "--git-dir", code="export-clone", what="is not a git clone")
+    base = _git(clone, "rev-parse", "--verify", f"{ref}^{{commit}}", code="export-ref", what=f"has no commit {ref!r}")
+    identity = _git(clone, "var", "GIT_AUTHOR_IDENT", code="export-clone", what="no user.name and user.email set")
+    if "@" not in identity:
+        raise Refusal("export-clone", "git has no identity to commit with", path=clone, fix="git config user.name …")
+    branch = closure.patch.slug
+    if _quiet(clone, "rev-parse", "--verify", "--quiet", f"refs/heads/{branch}"):
+        raise Refusal("export-branch", f"has a branch {branch!r} already", path=clone, fix=f"git branch -D {branch}")
+    with tempfile.TemporaryDirectory(prefix="sm120-export-") as name:
+        index = Path(name) / "index"
+        environment = {"GIT_INDEX_FILE": str(index)}
+        _git(clone, "read-tree", base, environment=environment)
+        commits, subjects, parent = [], [], base
+        for patch, files in _shares(checkout, recipe, closure):
+            for target, data in files:
+                _add_file(clone, environment, recipe.series.pin.upstream_path(target), data, patch)
+            _apply_cached(clone, environment, upstream_diff(recipe.series.pin, patch), patch)
+            if patch is closure.patch:
+                for target, text in upstream_tests(checkout, recipe.series.pin, patch):
+                    _add_file(clone, environment, target, text.encode(), patch)
+            tree = _git(clone, "write-tree", environment=environment)
+            message = commit_message(patch)
+            parent = _git(clone, "commit-tree", tree, "-p", parent, "-F", "-", stdin=message)
+            commits.append(parent)
+            subjects.append(message.splitlines()[0])
+    _git(clone, "update-ref", f"refs/heads/{branch}", parent, "0" * 40)
+    return Exported(branch, base, commits, subjects)
+
+
+def export_mbox(checkout: Checkout, recipe: Recipe, closure: Closure, pristine: Path, folder: Path) -> list[Path]:
+    """Write the commits as `git am` takes them, made on the pinned release laid out as upstream has it.
+
+    Raises:
+        Refusal: `export-exists` when `folder` is not empty; `export-clone` when git has no identity.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise Refusal("export-exists", "is not empty", path=folder, fix="name a new folder")
+    with tempfile.TemporaryDirectory(prefix="sm120-export-") as name:
+        clone = release_clone(recipe, pristine, closure.patches, Path(name) / "clone")
+        made = export_onto(checkout, recipe, closure, clone)
+        folder.mkdir(parents=True, exist_ok=True)
+        options = ["--no-signature", "--zero-commit", "--full-index"]
+        _git(clone, "format-patch", *options, "-o", str(folder.absolute()), f"{made.base}..{made.branch}")
+    return sorted(folder.glob("*.patch"))
+
+
+def release_clone(recipe: Recipe, pristine: Path, patches: list[Patch], folder: Path) -> Path:
+    """A git repository with the files that `patches` touch, where upstream keeps them."""
+    folder.mkdir(parents=True)
+    subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
+    copy_touched(pristine, patches, folder, recipe.series.pin.upstream_path)
+    _git(folder, "add", "--all", "--force")
+    _git(folder, "commit", "--quiet", "--allow-empty", "-m", f"release {recipe.series.pin.git_tag}")
+    return folder
+
+
+def commit_message(patch: Patch) -> str:
+    """Subject and description; the other header fields are ours and stay here."""
+    subject = patch.subject.split("] ", 1)[1]  # upstream knows which project it is
+    return f"{subject}\n\n{patch.description}\n"
+
+
+def upstream_diff(pin: Pin, patch: Patch) -> str:
+    """The patch's diff with every path where upstream has it."""
+
+    def moved(match: re.Match[str]) -> str:
+        return match[1] + pin.upstream_path(match[2])
+
+    lines = []
+    in_header = True
+    for line in patch.diff.splitlines(keepends=True):
+        if line.startswith("diff --git "):
+            in_header = True
+            line = re.sub(r"((?:^diff --git | )[ab]/)(\S+)", moved, line)
+        elif line.startswith("@@ "):
+            in_header = False
+        elif in_header:
+            line = re.sub(r"^((?:---|\+\+\+) [ab]/|rename (?:from|to) |copy (?:from|to) )(\S+)", moved, line)
+        lines.append(line)
+    return "".join(lines)
+
+
+def upstream_tests(checkout: Checkout, pin: Pin, patch: Patch) -> list[tuple[str, str]]:
+    """(path, text) of the patch's probe in upstream's test harness, then of the modules beside it that it imports."""
+    path = checkout.root / patch.fields["Probe"]
+    text = path.read_text()
+    registered = _after_imports(text, pin.test_registration) if pin.test_registration else text
+    tests = [(f"{pin.test_folder}/{path.name}", registered)]
+    todo, seen = [text], {path.stem}
+    while todo:
+        for name in _imported(todo.pop()):
+            beside = path.parent / f"{name}.py"
+            if name not in seen and beside.is_file():
+                seen.add(name)
+                todo.append(beside.read_text())
+                tests.append((f"{pin.test_folder}/{beside.name}", beside.read_text()))
+    return tests
+
+
+def _imported(text: str) -> list[str]:
+    names = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.append(node.module)
+    return names
+
+
+def _after_imports(text: str, addition: str) -> str:
+    last = 0
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            last = node.end_lineno or last
+    lines = text.splitlines(keepends=True)
+    return "".join([*lines[:last], addition.rstrip("\n") + "\n", *lines[last:]])
+
+
+def _shares(checkout: Checkout, recipe: Recipe, closure: Closure) -> list[tuple[Patch, list[tuple[str, bytes]]]]:
+    """Each patch with the overlay files that it is the first to need."""
+    placed: set[str] = set()
+    shares = []
+    for patch in closure.patches:
+        files = load_overlay(checkout.kernels, patch.kernels, recipe.series.project)
+        new = [(file.target, file.source.read_bytes()) for file in files if file.target not in placed]
+        placed.update(target for target, _ in new)
+        shares.append((patch, new))
+    return shares
+
+
+def _add_file(clone: Path, environment: dict[str, str], target: str, data: bytes, patch: Patch) -> None:
+    if _git(clone, "ls-files", "--cached", "--", target, environment=environment):
+        raise Refusal("export-conflict", f"{target} exists there already", path=patch.path)
+    blob = _git(clone, "hash-object", "-w", "--stdin", stdin=data)
+    _git(clone, "update-index", "--add", "--cacheinfo", f"100644,{blob},{target}", environment=environment)
+
+
+def _apply_cached(clone: Path, environment: dict[str, str], diff: str, patch: Patch) -> None:
+    result = _run(
+        clone,
+        ["apply", "--cached", "--whitespace=nowarn", "-"],
+        environment=environment,
+        stdin=diff.encode(errors="surrogateescape"),
+    )
+    if result.returncode != 0:
+        reason = result.stderr.decode(errors="replace").strip().splitlines()
+        failed = [line.removeprefix("error: ") for line in reason if line.startswith("error: ")]
+        raise Refusal(
+            "export-conflict",
+            f"{patch.slug} does not fit there: {'; '.join(failed[:3]) or 'refused'}",
+            path=patch.path,
+            fix=f"export onto the release the patch is made for ({patch.project}'s pinned tag), then rebase with git",
+        )
+
+
+def _git(
+    clone: Path,
+    *arguments: str,
+    environment: dict[str, str] | None = None,
+    stdin: str | bytes | None = None,
+    code: str = "export-git",
+    what: str = "",
+) -> str:
+    data = stdin.encode() if isinstance(stdin, str) else stdin
+    result = _run(clone, list(arguments), environment=environment, stdin=data)
+    if result.returncode != 0:
+        words = result.stderr.decode(errors="replace").strip().splitlines()
+        raise Refusal(code, what or f"git {arguments[0]}: {words[-1] if words else 'failed'}", path=clone)
+    return result.stdout.decode(errors="surrogateescape").strip()
+
+
+def _quiet(clone: Path, *arguments: str) -> bool:
+    return _run(clone, list(arguments)).returncode == 0
+
+
+def _run(
+    clone: Path, arguments: list[str], *, environment: dict[str, str] | None = None, stdin: bytes | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    # The user's own configuration counts here, identity and signing included; only what would change bytes is fixed.
+    options = [part for entry in CONFIG for part in ("-c", entry)]
+    if not clone.is_dir():
+        raise Refusal("export-clone", "no such folder", path=clone)
+    return subprocess.run(
+        ["git", *options, *arguments],
+        cwd=clone,
+        env=os.environ | {"LC_ALL": "C"} | (environment or {}),
+        input=stdin if stdin is not None else b"",
+        capture_output=True,
+    )

@@ -1,0 +1,1 @@
+"""Speculative verification of gated delta nets without a pool of intermediate states."""

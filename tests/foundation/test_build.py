@@ -1,0 +1,284 @@
+"""A build is reproducible, redoes only what changed, survives being killed, and says what it installed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from sm120.integration.doctor import diagnose
+from sm120.integration.identity import load_recipe
+from sm120.integration.runtime import site_packages
+
+from .conftest import PRISTINE, at, make_mini, make_wheel, runtime_state
+from .test_refusals import add_kernel
+
+HOOK = PRISTINE["alpha/core.py"].replace("line_30 = 30", "line_30 = 'hook'")
+
+
+def test_the_runtime_contains_patches_and_overlay(built):
+    add_kernel(built)
+    built.patch("hook", {"alpha/core.py": HOOK, "alpha/data/kernel.cu": "// gone\n"}, Kernels="packing")
+    assert built.build().returncode == 0
+    installed = site_packages(built.checkout.runtime)
+    assert "line_5 = 55" in (installed / "alpha/core.py").read_text()
+    assert "line_30 = 'hook'" in (installed / "alpha/core.py").read_text()
+    assert (installed / "alpha/data/packing.cuh").read_text() == "// device code\n"
+    assert os.access(built.checkout.runtime / "bin/serve", os.X_OK)
+    code = "import importlib.metadata as m, alpha.core as c; print(m.version('alpha'), c.line_5)"
+    result = subprocess.run([built.checkout.runtime / "bin/python", "-c", code], capture_output=True, text=True)
+    manifest = json.loads((built.checkout.runtime / "runtime.json").read_text())
+    assert result.stdout.split() == [manifest["projects"]["alpha"]["version"], "55"]
+    assert [patch["slug"] for patch in manifest["projects"]["alpha"]["patches"]] == ["first-change", "hook"]
+    assert manifest["projects"]["alpha"]["overlay"][0]["kernel"] == "packing"
+
+
+def test_same_inputs_give_the_same_bytes(tmp_path):
+    first = make_mini(tmp_path / "one")
+    add_kernel(first)
+    first.patch("hook", {"alpha/core.py": HOOK}, Kernels="packing")
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    wheels = []
+    for made, mask in ((first, 0o022), (at(tmp_path / "two"), 0o077)):
+        before = os.umask(mask)
+        try:
+            assert made.build().returncode == 0
+        finally:
+            os.umask(before)
+        wheels += (made.checkout.build / "wheels").rglob("*.whl")
+        time.sleep(2.1)  # a zip archive counts in steps of 2 s
+    assert wheels[0].name == wheels[1].name
+    assert wheels[0].read_bytes() == wheels[1].read_bytes()
+
+
+def test_the_wheel_agrees_with_its_own_record(built, tmp_path):
+    (wheel,) = (built.checkout.build / "wheels").rglob("*.whl")
+    result = subprocess.run(
+        [sys.executable, "-m", "wheel", "unpack", "--dest", tmp_path / "unpacked", wheel],
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        record = next(name for name in names if name.endswith("RECORD"))
+        listed = {line.split(",")[0] for line in archive.read(record).decode().splitlines()}
+    assert listed == names
+    assert (built.checkout.build / "trees" / "alpha-1.0").is_dir()
+
+
+def test_nothing_changed_nothing_done(built):
+    before = {path: path.stat().st_mtime_ns for path in built.checkout.build.rglob("*")}
+    result = built.build()
+    assert "is up to date" in result.stdout
+    assert {path: path.stat().st_mtime_ns for path in built.checkout.build.rglob("*")} == before
+
+
+def test_one_changed_patch_rebuilds_one_wheel_and_no_dependencies(built):
+    beta = built.checkout.patches / "beta"
+    shutil.copytree(built.folder, beta)
+    for path in beta.iterdir():
+        path.write_text(path.read_text().replace("alpha", "beta"))
+    files = {name.replace("alpha", "beta"): text for name, text in PRISTINE.items()}
+    wheel = make_wheel(built.releases, "beta", "1.0", files)
+    pin = (beta / "pin.toml").read_text()
+    old = pin.split('sha256 = "')[1][:64]
+    (beta / "pin.toml").write_text(pin.replace(old, hashlib.sha256(wheel.read_bytes()).hexdigest()))
+    assert built.build().returncode == 0
+    wheels = {path.name: path.stat().st_mtime_ns for path in (built.checkout.build / "wheels").rglob("*.whl")}
+    layers = {path: path.stat().st_mtime_ns for path in (built.checkout.build / "deps").iterdir()}
+    built.patch("hook", {"alpha/core.py": HOOK})
+    assert built.build().returncode == 0
+    after = {path.name: path.stat().st_mtime_ns for path in (built.checkout.build / "wheels").rglob("*.whl")}
+    assert {name for name in after if name.startswith("beta")} <= set(wheels)
+    assert all(after[name] == wheels[name] for name in after if name.startswith("beta"))
+    assert len({name for name in after if name.startswith("alpha")} - set(wheels)) == 1
+    assert {path: path.stat().st_mtime_ns for path in (built.checkout.build / "deps").iterdir()} == layers
+
+
+def test_killed_at_any_moment_and_run_again(built):
+    """kill -9 at random moments of the build; the old runtime is whole after each, and the last run ends the job."""
+    chooser = random.Random(20261129)
+    good = runtime_state(built)
+    built.patch("hook", {"alpha/core.py": HOOK})
+    code = "from sm120.integration.cli import main; main()"
+    outcomes = []
+    for _ in range(8):
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, "runtime", "--flavor", "none"],
+            cwd=built.checkout.root,
+            env=built.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        time.sleep(chooser.uniform(0.3, 3.0))
+        outcomes.append(process.poll())
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        state = runtime_state(built)
+        assert state == good or "hook" in state[1]
+        python = built.checkout.runtime / "bin/python"
+        assert subprocess.run([python, "-c", "import alpha.core"]).returncode == 0
+        if state != good:
+            break
+    assert None in outcomes, "no kill fell into a running build"
+    assert built.build().returncode == 0
+    assert "hook" in runtime_state(built)[1]
+    left = [path for path in built.checkout.build.rglob("*") if ".tmp-" in path.name]
+    assert left == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small filesystem needs root")
+@pytest.mark.parametrize("full", ["build", "cache"])
+def test_full_disk_is_refused(built, tmp_path, full):
+    """A filesystem that fills up during the build: a named refusal, and the old runtime still works."""
+    size = {"build": "12m", "cache": "64k"}[full]
+    mount = tmp_path / "small"
+    mount.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", mount], check=True)
+    try:
+        environment = {}
+        if full == "build":
+            shutil.copytree(built.checkout.build, mount / "build", symlinks=True)
+            shutil.rmtree(built.checkout.build)
+            built.checkout.build.symlink_to(mount / "build")
+            big = {**PRISTINE, **{f"alpha/big{n}.bin": random.Random(n).randbytes(300_000).hex() for n in range(20)}}
+        else:
+            environment["SM120_CACHE"] = str(mount / "cache")
+            big = {**PRISTINE, "alpha/big.bin": random.Random(1).randbytes(200_000).hex()}
+        built.release(big, version="1.1")
+        before = runtime_state(built)
+        result = built.build(**environment)
+        assert result.returncode == 2, result.stdout
+        assert "[disk-full]" in result.stderr, result.stderr
+        assert runtime_state(built) == before
+        assert subprocess.run([built.checkout.runtime / "bin/python", "-c", "import alpha.core"]).returncode == 0
+    finally:
+        subprocess.run(["umount", "--lazy", mount], check=True)
+
+
+def test_doctor_sees_drift_by_hash(built):
+    assert diagnose(built.checkout).drift == []
+    assert built.sm120("doctor").returncode == 0
+    installed = site_packages(built.checkout.runtime.resolve())
+    (installed / "alpha/core.py").write_text(PRISTINE["alpha/core.py"])
+    (installed / "alpha/tool.sh").write_text("#!/bin/sh\nrm -rf /\n")
+    found = diagnose(built.checkout)
+    assert ("alpha", "first-change", "drifted: alpha/core.py") in found.patches
+    assert any("alpha/tool.sh differs from the wheel's RECORD" in line for line in found.drift)
+    result = built.sm120("doctor")
+    assert result.returncode == 1 and "drifted: alpha/core.py" in result.stdout
+
+
+def test_doctor_without_a_runtime_or_gpu_is_no_error(mini):
+    result = mini.sm120("doctor", "--json", PATH="/usr/bin:/bin")
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert any("make runtime" in line for line in found["missing"])
+    assert any("exactly 12.0" in line for line in found["missing"])
+
+
+def test_the_command_line_prints_the_refusal_and_exits_with_2(mini):
+    (mini.folder / "series").write_text("ghost.patch\n")
+    result = mini.sm120("runtime", "--flavor", "none")
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: [patch-missing] ") and "series:1:" in result.stderr
+
+
+def test_edit_and_save_give_back_the_same_bytes(built, tmp_path):
+    add_kernel(built)
+    built.patch("hook", {"alpha/core.py": HOOK, "alpha/tool.sh": None}, Kernels="packing", Requires="first-change")
+    assert built.sm120("series", "refresh").returncode == 0
+    before = {path.name: path.read_bytes() for path in built.folder.iterdir()}
+    hostile = tmp_path / "gitconfig"
+    hostile.write_text("[core]\nautocrlf = true\n[diff]\nnoprefix = true\nmnemonicPrefix = true\ncontext = 9\n")
+    work = tmp_path / "work"
+    result = built.sm120("series", "edit", "alpha", str(work), GIT_CONFIG_GLOBAL=str(hostile))
+    assert result.returncode == 0, result.stderr
+    result = built.sm120("series", "save", "alpha", str(work), GIT_CONFIG_GLOBAL=str(hostile))
+    assert result.returncode == 0, result.stderr
+    assert {path.name: path.read_bytes() for path in built.folder.iterdir()} == before
+
+
+def test_save_refuses_a_commit_without_a_name_and_a_dirty_folder(built, tmp_path):
+    work = tmp_path / "work"
+    assert built.sm120("series", "edit", "alpha", str(work)).returncode == 0
+    before = {path.name: path.read_bytes() for path in built.folder.iterdir()}
+    (work / "alpha/core.py").write_text("changed = True\n")
+    assert "[workspace-dirty]" in built.sm120("series", "save", "alpha", str(work)).stderr
+    commit = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qam", "no slug here"]
+    subprocess.run(commit, cwd=work, check=True)
+    assert "[workspace-commit]" in built.sm120("series", "save", "alpha", str(work)).stderr
+    assert {path.name: path.read_bytes() for path in built.folder.iterdir()} == before
+
+
+def test_apply_patches_a_users_tree_or_leaves_it_alone(built, tmp_path):
+    add_kernel(built)
+    built.patch("hook", {"alpha/core.py": HOOK, "alpha/tool.sh": None}, Kernels="packing")
+    assert built.sm120("series", "refresh").returncode == 0
+    assert built.build().returncode == 0
+    mine = tmp_path / "mine"
+    shutil.copytree(built.checkout.build / "trees" / "alpha-1.0", mine)
+    (mine / "alpha/notes.txt").write_text("mine")
+    assert built.sm120("series", "apply", "alpha", str(mine)).returncode == 0
+    (mine / "alpha/notes.txt").unlink()
+    recipe = load_recipe(built.checkout, "alpha")
+    assert snapshot(mine) == snapshot(built.checkout.build / "trees" / recipe.name)
+
+    patched = snapshot(mine)
+    again = built.sm120("series", "apply", "alpha", str(mine))
+    assert again.returncode == 2 and "[overlay-exists]" in again.stderr
+    (mine / "alpha/data/packing.cuh").unlink()
+    again = built.sm120("series", "apply", "alpha", str(mine))
+    assert again.returncode == 2 and "[patch-conflict]" in again.stderr
+    assert snapshot(mine) == {name: data for name, data in patched.items() if not name.endswith("packing.cuh")}
+
+
+@pytest.mark.skipif(shutil.which("quilt") is None, reason="needs Debian's quilt")
+def test_real_quilt_gives_the_same_tree(built, tmp_path):
+    add_kernel(built)
+    built.patch("hook", {"alpha/core.py": HOOK, "alpha/new.py": "new = 1\n", "alpha/tool.sh": None}, Kernels="packing")
+    assert built.sm120("series", "refresh").returncode == 0
+    recipe = load_recipe(built.checkout, "alpha")
+    assert built.build().returncode == 0
+    ours = built.checkout.build / "trees" / recipe.name
+    theirs = quilt_tree(built.checkout, recipe, built.checkout.build / "trees" / "alpha-1.0", tmp_path / "quilt")
+    assert snapshot(ours) == snapshot(theirs)
+
+
+def quilt_tree(checkout, recipe, pristine: Path, folder: Path) -> Path:
+    """Apply the overlay (as a generated first patch) and the series with Debian's quilt."""
+    from sm120.integration.quilt import export_quilt
+
+    shutil.copytree(pristine, folder, symlinks=True)
+    export_quilt(recipe, folder / "patches")
+    environment = os.environ | {"QUILT_PATCHES": "patches", "QUILTRC": "-"}
+    result = subprocess.run(
+        ["quilt", "push", "-a", "--fuzz=0"], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "offset" not in result.stdout
+    shutil.rmtree(folder / ".pc")
+    shutil.rmtree(folder / "patches")
+    return folder
+
+
+def snapshot(tree: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(tree)): hashlib.sha256(path.read_bytes()).digest()
+        for path in tree.rglob("*")
+        if path.is_file()
+    }

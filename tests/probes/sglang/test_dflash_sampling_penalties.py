@@ -1,0 +1,108 @@
+"""Probe of dflash-sampling-penalties: DFLASH and DSPARK verify with the penalties plain decoding applies."""
+
+import random
+import sys
+from collections import deque
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from sglang.srt.managers.scheduler import Scheduler
+from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
+from sglang.srt.speculative.dspark_components.dspark_verify import verify_logits_adjustments_are_noop
+
+GREEDY = {"temperature": 0}
+PENALTIES = {
+    "frequency": [{**GREEDY, "frequency_penalty": 1.5}, {**GREEDY, "frequency_penalty": -2.0}],
+    "presence": [{**GREEDY, "presence_penalty": 2.0}, {"presence_penalty": -1.0}],
+    "repetition": [{**GREEDY, "repetition_penalty": 1.8}, {"repetition_penalty": 0.6}],
+    "min_new_tokens": [{**GREEDY, "min_new_tokens": 7}, {"min_new_tokens": 12}],
+    "all": [
+        {**GREEDY, "frequency_penalty": 0.7, "presence_penalty": 0.4, "repetition_penalty": 1.3, "min_new_tokens": 9},
+        {"frequency_penalty": 1.1, "repetition_penalty": 0.7, "logit_bias": {"3": 4.0}},
+    ],
+    "none": [GREEDY, {}],
+}
+
+
+@pytest.fixture(scope="module")
+def vp():
+    sys.path.insert(0, str(Path(__file__).parent))
+    import verify_paths
+
+    return verify_paths
+
+
+@pytest.fixture(autouse=True)
+def config(vp):
+    with vp.published_config():
+        yield
+
+
+def admit(vp, path, kind, seed=0):
+    rng = random.Random(seed)
+    requests = [vp.Request([rng.randrange(vp.VOCAB) for _ in range(4)], s) for s in PENALTIES[kind]]
+    run = vp.PATHS[path](requests, vp.hashed_model(seed))
+    run.prefill([rng.randrange(vp.VOCAB) for _ in requests])
+    return run, rng
+
+
+@pytest.mark.parametrize("path", ["dflash", "dspark"])
+@pytest.mark.parametrize("kind", PENALTIES)
+def test_every_row_of_the_block_is_penalized_as_if_decoded_alone(vp, path, kind):
+    run, rng = admit(vp, path, kind)
+    for _ in range(4):
+        trees = [vp.chain([r.tokens[-1], *(rng.choice([1, vp.EOS, 4]) for _ in range(4))]) for r in run.requests]
+        got = run.verify(trees)
+        for b, (request, tree) in enumerate(zip(run.requests, trees, strict=True)):
+            for row in range(len(tree.tokens)):
+                ahead = vp.Request(request.prompt, request.sampling, request.tokens + tree.path(row))
+                torch.testing.assert_close(got[b, row], vp.plain_distribution(ahead, run.model))
+        # Uneven accept lengths from one request to the next.
+        run.commit([[*tree.path(rng.randrange(5)), rng.randrange(vp.VOCAB)] for tree in trees])
+
+
+@pytest.mark.parametrize("path", ["dflash", "dspark"])
+def test_a_merged_and_a_retracted_request_keep_their_counts(vp, path):
+    run, _rng = admit(vp, path, "all")
+    for _ in range(2):
+        trees = [vp.chain([r.tokens[-1], 1, 4, 1]) for r in run.requests]
+        run.verify(trees)
+        run.commit([tree.path(2) for tree in trees])
+    retracted, req = run.requests[0], run.reqs[0]
+    run.drop([0])
+    back = vp.PATHS[path]([retracted], run.model, [req])
+    before = list(retracted.tokens)
+    logits = back.prefill()
+    want = vp.plain_distribution(vp.Request(retracted.prompt, retracted.sampling, before), run.model)
+    assert int(logits.argmax()) == int(want.argmax()), "the token sampled on return counts what was there before"
+    run.merge(back)
+    trees = [vp.chain([r.tokens[-1], 4, 1, 4]) for r in run.requests]
+    got = run.verify(trees)
+    for b, (request, tree) in enumerate(zip(run.requests, trees, strict=True)):
+        for row in range(4):
+            ahead = vp.Request(request.prompt, request.sampling, request.tokens + tree.path(row))
+            torch.testing.assert_close(got[b, row], vp.plain_distribution(ahead, run.model))
+
+
+@pytest.mark.parametrize("kind", PENALTIES)
+def test_the_paths_without_logits_are_taken_only_unpenalized(vp, kind):
+    run, _ = admit(vp, "dflash", kind)
+    with vp.forward_isolation(run.batch):
+        info = run.batch.sampling_info
+        info.is_all_greedy, info.logit_bias = True, None
+        worker = SimpleNamespace(_selector_sample=None)
+        run.batch.return_logprob = False
+        skips = DFlashWorkerV2._can_skip_verify_logits(worker, run.batch, info)
+        noop = verify_logits_adjustments_are_noop(info)
+    assert (skips, noop) == ((True, True) if kind == "none" else (False, False))
+
+
+@pytest.mark.parametrize("kind", ["frequency", "none"])
+@pytest.mark.parametrize("pending", [0, 1])
+def test_a_penalized_step_waits_for_the_last_result(vp, kind, pending):
+    run, _ = admit(vp, "dflash", kind)
+    scheduler = SimpleNamespace(require_mlp_sync=False, result_queue=deque([None] * pending))
+    waits = Scheduler.is_disable_overlap_for_batch(scheduler, run.batch, last_batch=run.batch)
+    assert bool(waits) == (kind == "frequency" and pending == 1)

@@ -1,0 +1,92 @@
+"""Probe of spec-sampling-penalties: EAGLE-family and NGRAM verify with the penalties plain decoding applies."""
+
+import random
+import sys
+from collections import deque
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from sglang.srt.managers.scheduler import Scheduler
+
+GREEDY = {"temperature": 0}
+PENALTIES = {
+    "frequency": [{**GREEDY, "frequency_penalty": 1.5}, {**GREEDY, "frequency_penalty": -2.0}],
+    "presence": [{**GREEDY, "presence_penalty": 2.0}, {"presence_penalty": -1.0}],
+    "repetition": [{**GREEDY, "repetition_penalty": 1.8}, {"repetition_penalty": 0.6}],
+    "min_new_tokens": [{**GREEDY, "min_new_tokens": 7}, {"min_new_tokens": 12}],
+    "all": [
+        {**GREEDY, "frequency_penalty": 0.7, "presence_penalty": 0.4, "repetition_penalty": 1.3, "min_new_tokens": 9},
+        {"frequency_penalty": 1.1, "repetition_penalty": 0.7, "logit_bias": {"3": 4.0}},
+    ],
+    "none": [GREEDY, {}],
+}
+
+
+@pytest.fixture(scope="module")
+def vp():
+    sys.path.insert(0, str(Path(__file__).parent))
+    import verify_paths
+
+    return verify_paths
+
+
+@pytest.fixture(autouse=True)
+def config(vp):
+    with vp.published_config():
+        yield
+
+
+def admit(vp, path, kind, seed):
+    rng = random.Random(seed)
+    requests = [vp.Request([rng.randrange(vp.VOCAB) for _ in range(4)], s) for s in PENALTIES[kind]]
+    run = vp.PATHS[path](requests, vp.hashed_model(seed))
+    run.prefill([rng.randrange(vp.VOCAB) for _ in requests])
+    return run, rng
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("path", ["eagle", "ngram"])
+@pytest.mark.parametrize("kind", PENALTIES)
+def test_every_node_is_penalized_for_its_own_path(vp, path, kind, seed):
+    run, rng = admit(vp, path, kind, seed)
+    for _ in range(4):
+        drafts = [[r.tokens[-1], *(rng.choice([1, vp.EOS, 4]) for _ in range(6))] for r in run.requests]
+        trees = [vp.random_tree(rng, tokens) if path == "ngram" else vp.chain(tokens) for tokens in drafts]
+        got = run.verify(trees)
+        for b, (request, tree) in enumerate(zip(run.requests, trees, strict=True)):
+            for node in range(len(tree.tokens)):
+                ahead = vp.Request(request.prompt, request.sampling, request.tokens + tree.path(node))
+                torch.testing.assert_close(got[b, node], vp.plain_distribution(ahead, run.model))
+        # Uneven accept lengths from one request to the next.
+        run.commit([[*tree.path(rng.randrange(7)), rng.randrange(vp.VOCAB)] for tree in trees])
+
+
+@pytest.mark.parametrize("path", ["eagle", "ngram"])
+def test_a_retracted_request_comes_back_with_its_counts(vp, path):
+    run, _ = admit(vp, path, "all", 0)
+    run.commit([[1, 4, 1], [4, 4]])
+    retracted, req = run.requests[0], run.reqs[0]
+    run.drop([0])
+    before = list(retracted.tokens)
+    back = vp.PATHS[path]([retracted], run.model, [req])
+    logits = back.prefill()
+    want = vp.plain_distribution(vp.Request(retracted.prompt, retracted.sampling, before), run.model)
+    assert int(logits.argmax()) == int(want.argmax())
+    run.merge(back)
+    trees = [vp.chain([r.tokens[-1], 4, 1]) for r in run.requests]
+    got = run.verify(trees)
+    for b, (request, tree) in enumerate(zip(run.requests, trees, strict=True)):
+        for node in range(3):
+            ahead = vp.Request(request.prompt, request.sampling, request.tokens + tree.path(node))
+            torch.testing.assert_close(got[b, node], vp.plain_distribution(ahead, run.model))
+
+
+@pytest.mark.parametrize("path", ["eagle", "ngram"])
+@pytest.mark.parametrize("kind", ["frequency", "none"])
+def test_a_penalized_step_waits_for_the_last_result(vp, path, kind):
+    run, _ = admit(vp, path, kind, 0)
+    scheduler = SimpleNamespace(require_mlp_sync=False, result_queue=deque([None]))
+    waits = Scheduler.is_disable_overlap_for_batch(scheduler, run.batch, last_batch=run.batch)
+    assert bool(waits) == (kind == "frequency")

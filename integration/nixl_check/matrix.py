@@ -50,9 +50,7 @@ class Matrix(BaseModel):
         return [
             row
             for row in self.rows
-            if row.queue == queue
-            and row.result == "fail"
-            and (guarded is None or bool(CASES[row.case][1]) == guarded)
+            if row.queue == queue and row.result == "fail" and (guarded is None or bool(CASES[row.case][1]) == guarded)
         ]
 
     def recommended(self) -> str | None:

@@ -111,8 +111,9 @@ class EndToEnd:
             replies = list(pool.map(one, numbers))
         for number, reply in zip(numbers, replies, strict=True):
             cold = self.cold.setdefault(number, reply.tokens)
-            tiers = [reply.cached(tier) for tier in ("device", "host", "storage")]
-            self.lines.append(Line(step, number, self.prompt_tokens, *tiers, equal=reply.tokens == cold))
+            device, host, stored = (reply.cached(tier) for tier in ("device", "host", "storage"))
+            equal = reply.tokens == cold
+            self.lines.append(Line(step, number, self.prompt_tokens, device, host, stored, equal))
 
 
 def flip_one_bit_everywhere(folder: Path) -> int:

@@ -46,6 +46,12 @@ def test_fault_failures():
     assert faults.failures([flipped.model_copy(update={"checksum": True})])
 
 
+def test_no_damaged_manifest_is_taken_for_another(tmp_path):
+    row = faults.manifest_faults(tmp_path)
+    assert row.tries > 40 and row.wrong == row.error == 0
+    assert row.miss > row.tries // 2 and row.miss + row.full == row.tries
+
+
 def test_bench_rates_and_refusals(tmp_path, monkeypatch):
     timing = bench.Timing(page_bytes=10, variant="x", write=[1, 2, 4], read=[1, 1, 1], bytes=100, staging=0, peak=0)
     assert (timing.rate("write"), timing.rate("read")) == (50, 100)

@@ -11,7 +11,7 @@ runtime: build/dev/.installed
 test: build/dev/.tested lint
 	$(SM120) runtime --flavor $(RUNTIME)
 	$(SM120) link-test-layer
-	build/dev/bin/python -m pytest
+	SM120_RUNTIME=build/runtime build/dev/bin/python -m pytest -n 2 --dist loadgroup
 
 lint: build/dev/.tested
 	build/dev/bin/ruff check .

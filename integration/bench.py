@@ -23,7 +23,7 @@ from sm120.integration.identity import Recipe, load_recipe
 from sm120.integration.quilt import export_quilt
 from sm120.integration.refusal import Refusal
 from sm120.integration.runtime import pristine_of
-from sm120.integration.tree import apply_series, patched_tree
+from sm120.integration.tree import apply_series, copy_touched, patched_tree
 from sm120.integration.wheels import repack
 
 app = typer.Typer(no_args_is_help=True, help="Measure the pipeline, the storage path, or a kernel.")
@@ -73,21 +73,14 @@ def _apply_against_quilt(checkout: Checkout, recipe: Recipe, rounds: int) -> tup
     theirs: list[float] = []
     with tempfile.TemporaryDirectory(prefix="sm120-bench-") as name:
         for number in range(rounds):
-            tree = _touched_files(recipe, pristine, Path(name) / f"ours-{number}")
+            tree = Path(name) / f"ours-{number}"
+            copy_touched(pristine, recipe.series.patches, tree)
             ours.append(_seconds(partial(apply_series, tree, recipe.series, recipe.overlay)))
-            tree = _touched_files(recipe, pristine, Path(name) / f"quilt-{number}")
+            tree = Path(name) / f"quilt-{number}"
+            copy_touched(pristine, recipe.series.patches, tree)
             export_quilt(recipe, tree / "patches")
             theirs.append(_seconds(partial(_quilt_push, tree)))
     return ours, theirs
-
-
-def _touched_files(recipe: Recipe, pristine: Path, tree: Path) -> Path:
-    tree.mkdir()
-    for target in {target for patch in recipe.series.patches for target in patch.touched}:
-        if (pristine / target).is_file():
-            (tree / target).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(pristine / target, tree / target)
-    return tree
 
 
 def _quilt_push(tree: Path) -> None:

@@ -7,7 +7,6 @@ really changed.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from sm120.integration.overlay import OverlayFile, place_overlay
 from sm120.integration.patch_file import SEPARATOR, Patch, parse_patch
 from sm120.integration.refusal import Refusal
 from sm120.integration.series import Series
+from sm120.integration.tree import copy_touched
 
 DIFF = ("diff", "--no-color", "--no-ext-diff", "--full-index", "--unified=3", "--src-prefix=a/", "--dst-prefix=b/")
 # A user's own git configuration must not change one byte of what we write.
@@ -57,14 +57,12 @@ def sparse_repository(series: Series, pristine: Path, overlay: list[OverlayFile]
         folder = Path(name)
         git(folder, "init", "--quiet", "--initial-branch=series")
         created = {target for patch in series.patches for target in patch.created}
-        for target in sorted({target for patch in series.patches for file in patch.files for target in _sides(file)}):
-            source = pristine / target
-            if source.is_file():
-                (folder / target).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(source, folder / target)
-            elif target not in created and target not in {file.target for file in overlay}:
-                owner = next(patch for patch in series.patches if target in patch.touched)
-                raise Refusal("patch-conflict", f"changes {target}, which the tree lacks", path=owner.path)
+        placed = {file.target for file in overlay}
+        for patch in series.patches:
+            for target in patch.touched:
+                if target not in created | placed and not (pristine / target).is_file():
+                    raise Refusal("patch-conflict", f"changes {target}, which the tree lacks", path=patch.path)
+        copy_touched(pristine, series.patches, folder)
         place_overlay(folder, overlay)
         git(folder, "add", "--all", "--force")
         git(folder, "commit", "--quiet", "--allow-empty", "--message", "pristine and overlay")
@@ -105,11 +103,3 @@ def refresh(series: Series, pristine: Path, overlay: list[OverlayFile]) -> list[
             parse_patch(patch.path)
             changed.append(patch.slug)
     return changed
-
-
-def _sides(file: object) -> set[str]:
-    sides = set()
-    for name in (getattr(file, "source_file", ""), getattr(file, "target_file", "")):
-        if name and name != "/dev/null":
-            sides.add(name.removeprefix("a/").removeprefix("b/"))
-    return sides

@@ -15,12 +15,14 @@ from sm120.integration.bench import app as bench_app
 from sm120.integration.checkout import find_checkout
 from sm120.integration.prove.cli import prove_command
 from sm120.integration.refusal import Refusal
+from sm120.integration.upstream.cli import register as register_upstream
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 series_app = typer.Typer(no_args_is_help=True, help="Look at, check, rewrite and edit a patch series.")
 app.add_typer(series_app, name="series")
 app.add_typer(bench_app, name="bench")
 app.command("prove")(prove_command)
+register_upstream(app)
 console = Console(highlight=False)
 
 Project = Annotated[str | None, typer.Argument(help="sglang, flashinfer or nixl; all when left out")]
@@ -42,6 +44,7 @@ def runtime(
 ) -> None:
     """Build the patched runtime in build/runtime."""
     from sm120.integration.prove.prove import prove as serve_and_compare
+    from sm120.integration.prove.server import ServerFailed
     from sm120.integration.runtime import build_runtime
 
     started = time.monotonic()
@@ -52,7 +55,10 @@ def runtime(
 
     def proof(home: Path, rows: Path) -> int:
         report("proving that it serves")
-        return serve_and_compare(home, json=rows, work=checkout.build / "prove", console=console)
+        try:
+            return serve_and_compare(home, json=rows, work=checkout.build / "prove", console=console)
+        except ServerFailed as error:
+            raise Refusal("proof-failed", str(error), path=checkout.build / "prove") from None
 
     build_runtime(checkout, flavor, report, proof if prove else None)
 
@@ -116,6 +122,29 @@ def series_refresh(
     for slug in stale:
         console.print(f"{'not canonical' if check else 'rewritten'}: {slug}")
     raise typer.Exit(1 if check and stale else 0)
+
+
+@series_app.command("apply")
+def series_apply(project: str, folder: Path) -> None:
+    """Place the overlay and apply the series in FOLDER (an unpacked wheel of the pin), all of it or nothing."""
+    from sm120.integration.identity import load_recipe
+    from sm120.integration.tree import apply_in_place
+
+    recipe = load_recipe(find_checkout(), project)
+    apply_in_place(folder, recipe.series, recipe.overlay)
+    console.print(f"{len(recipe.series.patches)} patches and {len(recipe.overlay)} overlay files applied in {folder}")
+
+
+@series_app.command("quilt")
+def series_quilt(project: str, folder: Path) -> None:
+    """Write FOLDER as quilt's patches/ folder, the overlay as a generated first patch."""
+    from sm120.integration.identity import load_recipe
+    from sm120.integration.quilt import export_quilt
+
+    if folder.exists():
+        raise Refusal("quilt-exists", "is there already", path=folder, fix="name a new folder")
+    export_quilt(load_recipe(find_checkout(), project), folder)
+    console.print(f"{folder}: quilt push -a --fuzz=0")
 
 
 @series_app.command("edit")

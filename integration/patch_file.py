@@ -75,6 +75,11 @@ class Patch:
         return self.fields["Subject"]
 
     @property
+    def description(self) -> str:
+        """The description as prose: a line `.` stands for an empty one, as in DEP-3."""
+        return "\n".join("" if line == "." else line for line in self.fields["Description"].splitlines())
+
+    @property
     def requires(self) -> list[str]:
         return _names(self.fields.get("Requires", ""))
 
@@ -101,8 +106,9 @@ class Patch:
 
     @property
     def touched(self) -> list[str]:
-        """Paths in the wheel tree that this patch changes, creates or deletes."""
-        return sorted({file.path for file in self.files})
+        """Paths in the wheel tree that this patch changes, creates, deletes, or renames from or to."""
+        names = {name for file in self.files for name in (file.source_file, file.target_file)}
+        return sorted(name[2:] for name in names if name != "/dev/null")
 
     @property
     def created(self) -> list[str]:

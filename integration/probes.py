@@ -49,15 +49,7 @@ def run_probes(checkout: Checkout, patches: list[Patch], tree: Path, *, timeout:
     for slug, file in files.items():
         if not file.is_file():
             raise Refusal("probe-missing", f"{slug} has no probe", path=file)
-    link_test_layer(checkout)
-    environment = dict(
-        os.environ,
-        PYTHONPATH=os.pathsep.join(map(str, [tree, site_packages(checkout.runtime), checkout.proof])),
-        PYTHONDONTWRITEBYTECODE="1",
-        SGLANG_USE_CPU_ENGINE="0",
-        TRITON_INTERPRET="1",
-        HF_HUB_OFFLINE="1",
-    )
+    environment = tree_environment(checkout, tree)
     with tempfile.TemporaryDirectory(prefix="sm120-probe-") as name:
         report = Path(name) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
@@ -74,6 +66,25 @@ def run_probes(checkout: Checkout, patches: list[Patch], tree: Path, *, timeout:
             )
         cases = list(ElementTree.parse(report).iter("testcase"))
     return {slug: _count(file, cases, checkout.root) for slug, file in files.items()}
+
+
+def tree_environment(checkout: Checkout, tree: Path) -> dict[str, str]:
+    """The environment in which `sys.executable -m pytest` imports upstream packages from `tree` first.
+
+    Behind `tree` come the runtime's patched wheels and the proof layer; torch comes from the runtime's dependency
+    layer, which is linked into the tool's environment here.
+    """
+    link_test_layer(checkout)
+    return dict(
+        os.environ,
+        PYTHONPATH=os.pathsep.join(map(str, [tree, site_packages(checkout.runtime), checkout.proof])),
+        PYTHONPYCACHEPREFIX=str(checkout.build / "pycache"),  # fast the second time, and the trees stay as they are
+        SGLANG_USE_CPU_ENGINE="0",
+        TRITON_INTERPRET="1",
+        HF_HUB_OFFLINE="1",
+        OMP_NUM_THREADS="2",
+        OPENBLAS_NUM_THREADS="1",
+    )
 
 
 def _count(file: Path, cases: list[ElementTree.Element], root: Path) -> ProbeResult:

@@ -29,7 +29,8 @@ def repack(tree: Path, pin: Pin, local: str, destination: Path) -> Path:
 
     def pack(aside: Path) -> None:
         staging = aside / "tree"
-        shutil.copytree(tree, staging, copy_function=_link_or_copy, symlinks=True)
+        without = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(tree, staging, copy_function=_link_or_copy, symlinks=True, ignore=without)
         _rename_version(staging, pin, version)
         _normalise_modes(staging)
         result = subprocess.run(

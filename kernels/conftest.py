@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+
 from sm120.kernels._lib.device import why_no_device
 
 # Triton reads this when a kernel is decorated, so it has to be set before any test module is imported.

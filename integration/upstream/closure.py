@@ -20,6 +20,7 @@ from sm120.integration.patch_file import Patch
 from sm120.integration.probes import ProbeResult, run_probes
 from sm120.integration.refusal import Refusal
 from sm120.integration.series import Series
+from sm120.integration.tree import copy_touched
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,14 @@ def undeclared(series: Series, closure: Closure) -> list[str]:
     return [patch.slug for patch in closure.to_apply if patch.slug not in named]
 
 
-def closure_tree(checkout: Checkout, recipe: Recipe, pristine: Path, closure: Closure, folder: Path) -> Path:
-    """A full copy of the release with only the closure applied."""
-    shutil.copytree(pristine, folder, symlinks=True)
+def closure_tree(
+    checkout: Checkout, recipe: Recipe, pristine: Path, closure: Closure, folder: Path, *, only_touched: bool = False
+) -> Path:
+    """A copy of the release (or only of the files that the closure touches) with only the closure applied."""
+    if only_touched:
+        copy_touched(pristine, closure.patches, folder)
+    else:
+        shutil.copytree(pristine, folder, symlinks=True)
     _apply_all(checkout, recipe.series, folder, closure.patches)
     return folder
 
@@ -109,10 +115,7 @@ def _required(series: Series, patches: list[Patch]) -> set[str]:
 def _applies(checkout: Checkout, series: Series, pristine: Path, patches: list[Patch]) -> bool:
     with tempfile.TemporaryDirectory(prefix="sm120-closure-") as name:
         tree = Path(name)
-        for target in {target for patch in patches for target in patch.touched}:
-            if (pristine / target).is_file():
-                (tree / target).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(pristine / target, tree / target)
+        copy_touched(pristine, patches, tree)
         try:
             _apply_all(checkout, series, tree, patches)
         except Refusal:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from sm120.integration.overlay import load_overlay
 from sm120.integration.patch_file import Patch
 from sm120.integration.pin import Pin
 from sm120.integration.refusal import Refusal
+from sm120.integration.tree import copy_touched
 from sm120.integration.upstream.closure import Closure
 
 
@@ -60,8 +60,8 @@ def export_onto(checkout: Checkout, recipe: Recipe, closure: Closure, clone: Pat
                 _add_file(clone, environment, recipe.series.pin.upstream_path(target), data, patch)
             _apply_cached(clone, environment, upstream_diff(recipe.series.pin, patch), patch)
             if patch is closure.patch:
-                target, text = upstream_test(checkout, recipe.series.pin, patch)
-                _add_file(clone, environment, target, text.encode(), patch)
+                for target, text in upstream_tests(checkout, recipe.series.pin, patch):
+                    _add_file(clone, environment, target, text.encode(), patch)
             tree = _git(clone, "write-tree", environment=environment)
             message = commit_message(patch)
             parent = _git(clone, "commit-tree", tree, "-p", parent, "-F", "-", stdin=message)
@@ -92,11 +92,7 @@ def release_clone(recipe: Recipe, pristine: Path, patches: list[Patch], folder: 
     """A git repository with the files that `patches` touch, where upstream keeps them."""
     folder.mkdir(parents=True)
     subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
-    for target in sorted({target for patch in patches for target in patch.touched}):
-        if (pristine / target).is_file():
-            path = folder / recipe.series.pin.upstream_path(target)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(pristine / target, path)
+    copy_touched(pristine, patches, folder, recipe.series.pin.upstream_path)
     _git(folder, "add", "--all", "--force")
     _git(folder, "commit", "--quiet", "--allow-empty", "-m", f"release {recipe.series.pin.git_tag}")
     return folder
@@ -104,8 +100,8 @@ def release_clone(recipe: Recipe, pristine: Path, patches: list[Patch], folder: 
 
 def commit_message(patch: Patch) -> str:
     """Subject and description; the other header fields are ours and stay here."""
-    subject = patch.subject.split("] ", 1)[1] if patch.project == "nixl" else patch.subject
-    return f"{subject}\n\n{patch.fields['Description']}\n"
+    subject = patch.subject.split("] ", 1)[1]  # upstream knows which project it is
+    return f"{subject}\n\n{patch.description}\n"
 
 
 def upstream_diff(pin: Pin, patch: Patch) -> str:
@@ -128,13 +124,31 @@ def upstream_diff(pin: Pin, patch: Patch) -> str:
     return "".join(lines)
 
 
-def upstream_test(checkout: Checkout, pin: Pin, patch: Patch) -> tuple[str, str]:
-    """Path and text of the patch's probe in upstream's own test harness."""
+def upstream_tests(checkout: Checkout, pin: Pin, patch: Patch) -> list[tuple[str, str]]:
+    """(path, text) of the patch's probe in upstream's test harness, then of the modules beside it that it imports."""
     path = checkout.root / patch.fields["Probe"]
     text = path.read_text()
-    if pin.test_registration:
-        text = _after_imports(text, pin.test_registration)
-    return f"{pin.test_folder}/{path.name}", text
+    registered = _after_imports(text, pin.test_registration) if pin.test_registration else text
+    tests = [(f"{pin.test_folder}/{path.name}", registered)]
+    todo, seen = [text], {path.stem}
+    while todo:
+        for name in _imported(todo.pop()):
+            beside = path.parent / f"{name}.py"
+            if name not in seen and beside.is_file():
+                seen.add(name)
+                todo.append(beside.read_text())
+                tests.append((f"{pin.test_folder}/{beside.name}", beside.read_text()))
+    return tests
+
+
+def _imported(text: str) -> list[str]:
+    names = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.append(node.module)
+    return names
 
 
 def _after_imports(text: str, addition: str) -> str:

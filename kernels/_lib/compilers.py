@@ -71,7 +71,8 @@ def nvrtc(source: Path, *, flags: Sequence[str] = (), pair: tuple[int, int] = (1
 
     name = capability.arch(pair)
     options = [f"--gpu-architecture={name}", "--std=c++17", f"--include-path={cuda_include()}", *flags]
-    _, program = rtc.nvrtcCreateProgram(source.read_bytes(), source.name.encode(), 0, [], [])
+    headers, names = list(_NVRTC_HEADERS.values()), list(_NVRTC_HEADERS)
+    _, program = rtc.nvrtcCreateProgram(source.read_bytes(), source.name.encode(), len(names), headers, names)
     status = rtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])[0]
     _, size = rtc.nvrtcGetProgramLogSize(program)
     log = b" " * size
@@ -83,6 +84,16 @@ def nvrtc(source: Path, *, flags: Sequence[str] = (), pair: tuple[int, int] = (1
     rtc.nvrtcGetCUBIN(program, data)
     _, major, minor = rtc.nvrtcVersion()
     return Cubin(data, f"nvrtc {major}.{minor}", name)
+
+
+# NVRTC ships no C++ standard library; this is what our kernels take from one.
+_NVRTC_HEADERS = {
+    b"cstdint": b"""#pragma once
+typedef signed char int8_t; typedef short int16_t; typedef int int32_t; typedef long int64_t;
+typedef unsigned char uint8_t; typedef unsigned short uint16_t; typedef unsigned int uint32_t;
+typedef unsigned long uint64_t; typedef unsigned long uintptr_t;
+""",
+}
 
 
 @functools.cache

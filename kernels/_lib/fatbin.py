@@ -14,13 +14,13 @@ class NoDevice(RuntimeError):
 
 
 class Fatbin:
-    """The compiled kernels of one module on device 0."""
+    """The compiled kernels of one module on one device."""
 
-    def __init__(self, name: str, data: bytes) -> None:
+    def __init__(self, name: str, data: bytes, device_index: int) -> None:
         from cuda.core import Device, ObjectCode
 
         self.name = name
-        self._device = Device(0)
+        self._device = Device(device_index)
         self._device.set_current()
         self._code = ObjectCode.from_fatbin(data)
         self._kernels: dict[str, Any] = {}
@@ -36,10 +36,11 @@ class Fatbin:
     ) -> None:
         """Enqueue `kernel` on `stream` (a cudaStream_t as an int: torch's current one can be captured in a graph).
 
-        Arguments are ctypes scalars of the kernel's exact parameter types; pointers are `ctypes.c_void_p`.
+        Arguments are ctypes scalars of the kernel's exact parameter types; a plain int is a pointer.
         """
         from cuda.core import LaunchConfig, Stream, launch
 
+        self._device.set_current()
         if kernel not in self._kernels:
             self._kernels[kernel] = self._code.get_kernel(kernel)
         config = LaunchConfig(grid=grid, block=block, shmem_size=dynamic_shared_bytes)
@@ -47,8 +48,8 @@ class Fatbin:
 
 
 @functools.cache
-def load(name: str) -> Fatbin:
-    """Load `sm120/kernels/NAME/NAME.fatbin`.
+def load(name: str, device_index: int = 0) -> Fatbin:
+    """Load `sm120/kernels/NAME/NAME.fatbin` on one device.
 
     Raises NoDevice, before any driver call, where no SM120 device can be used, and FileNotFoundError with the way to
     build it when the fatbin is not installed.
@@ -56,7 +57,7 @@ def load(name: str) -> Fatbin:
     reason = why_no_device()
     if reason is not None:
         raise NoDevice(f"{name}: {reason}")
-    return Fatbin(name, read(name))
+    return Fatbin(name, read(name), device_index)
 
 
 def read(name: str) -> bytes:

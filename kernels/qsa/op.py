@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import torch
+
 from sm120.kernels._lib import capability
 from sm120.kernels._lib.contracts import Shapes, check_int, check_tensor
 from sm120.kernels._lib.occupancy import SMS
@@ -108,9 +109,7 @@ def block_topk(scores: torch.Tensor, row_starts: torch.Tensor, lengths: torch.Te
     shapes = Shapes()
     check_tensor("scores", scores, dtype=torch.float32, shape=("R", "W"), stride=(None, 1), shapes=shapes)
     for name, tensor in (("row_starts", row_starts), ("lengths", lengths)):
-        check_tensor(
-            name, tensor, dtype=torch.int32, shape=("R",), stride=(1,), shapes=shapes, device=scores.device
-        )
+        check_tensor(name, tensor, dtype=torch.int32, shape=("R",), stride=(1,), shapes=shapes, device=scores.device)
     check_int("topk", topk, 1, 4096)
     _require_implementation(scores.device)
     if scores.device.type == "cpu" and shapes["R"]:
@@ -118,7 +117,8 @@ def block_topk(scores: torch.Tensor, row_starts: torch.Tensor, lengths: torch.Te
         if outside.any():
             row = int(outside.nonzero()[0])
             raise ValueError(
-                f"lengths: row {row} is [{int(row_starts[row])}, +{int(lengths[row])}), needs to lie in 0..{shapes['W']}"
+                f"lengths: row {row} is [{int(row_starts[row])}, +{int(lengths[row])}), "
+                f"needs to lie in 0..{shapes['W']}"
             )
     return torch.ops.sm120.qsa_block_topk(scores, row_starts, lengths, topk)
 

@@ -44,9 +44,7 @@ def block_topk(
 @triton.jit
 def _sort_keys(scores, cols, length):
     """Scores as int32 whose signed order is the order of the floats."""
-    bits = tl.load(scores + cols, mask=cols < length, other=0.0).to(
-        tl.int32, bitcast=True
-    )
+    bits = tl.load(scores + cols, mask=cols < length, other=0.0).to(tl.int32, bitcast=True)
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 
 
@@ -77,25 +75,22 @@ def _block_topk(
     prefix = 0
     wanted = topk
     for step in tl.static_range(4):
-        shift: tl.constexpr = 24 - 8 * step
+        shift = 24 - 8 * step
         histogram = tl.zeros([BINS], tl.int32)
         for start in range(0, length, BLOCK):
             cols = start + offsets
             key = _sort_keys(row_scores, cols, length)
             member = cols < length
             if step == 0:
-                digit = (key >> 24) + 128
+                bucket = (key >> 24) + 128
             else:
                 member = member & ((key >> (shift + 8)) == prefix)
-                digit = (key >> shift) & 0xFF
-            histogram += tl.histogram(digit, BINS, mask=member)
+                bucket = (key >> shift) & 0xFF
+            histogram += tl.histogram(bucket, BINS, mask=member)
         at_least = tl.cumsum(histogram, 0, reverse=True)
         digit = tl.sum((at_least >= wanted).to(tl.int32), 0) - 1
         wanted -= tl.sum(tl.where(bins > digit, histogram, 0), 0)
-        if step == 0:
-            prefix = digit - 128
-        else:
-            prefix = (prefix << 8) | digit
+        prefix = digit - 128 if step == 0 else (prefix << 8) | digit
 
     # `prefix` is the k-th largest key; `wanted` of those equal to it belong to the result.
     taken = 0

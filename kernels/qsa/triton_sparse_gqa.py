@@ -5,7 +5,7 @@ its holes; the attention kernel then walks exactly the valid slots. No packed co
 An FP8 pool is converted to FP16, which holds every E4M3 value exactly, so no query or key bit is lost to the format.
 """
 
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import torch
 import triton
@@ -37,7 +37,7 @@ WIDE_CONFIG = LaunchConfig(block_n=32, num_warps=4)
 def select_slots(
     indices: torch.Tensor,
     lengths: torch.Tensor,
-    table: Optional[torch.Tensor],
+    table: torch.Tensor | None,
     table_rows: torch.Tensor,
 ) -> SelectedSlots:
     """Pool slots of the selected tokens, holes closed.
@@ -78,7 +78,7 @@ def sparse_gqa(
     k_scale: float = 1.0,
     v_scale: float = 1.0,
     splits: int = 1,
-    config: Optional[LaunchConfig] = None,
+    config: LaunchConfig | None = None,
 ) -> torch.Tensor:
     """Attention of every query row over its selected slots, [rows, query heads, dim] in q's dtype.
 
@@ -131,9 +131,7 @@ def sparse_gqa(
         num_stages=1,
     )
     if splits > 1:
-        _combine[(rows, num_q_heads)](
-            partial, lse, out, SPLITS=splits, HEAD_DIM=head_dim, num_warps=4
-        )
+        _combine[(rows, num_q_heads)](partial, lse, out, SPLITS=splits, HEAD_DIM=head_dim, num_warps=4)
     return out
 
 
@@ -159,15 +157,11 @@ def _select_slots(
 ):
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, BLOCK)
-    position = tl.load(
-        indices + row * stride_index_row + cols, mask=cols < width, other=-1
-    )
+    position = tl.load(indices + row * stride_index_row + cols, mask=cols < width, other=-1)
     valid = (position >= 0) & (position < tl.load(lengths + row))
     table_row = tl.load(table_rows + row).to(tl.int64)
     if HAS_TABLE:
-        slot = tl.load(
-            table + table_row * stride_table_row + position, mask=valid, other=0
-        )
+        slot = tl.load(table + table_row * stride_table_row + position, mask=valid, other=0)
     else:
         slot = table_row + position
     rank = tl.cumsum(valid.to(tl.int32), 0)
@@ -293,9 +287,7 @@ def _combine(partial, lse, out, SPLITS: tl.constexpr, HEAD_DIM: tl.constexpr):
     dims = tl.arange(0, HEAD_DIM)
     peak = -float("inf")
     for split in range(SPLITS):
-        peak = tl.maximum(
-            peak, tl.load(lse + (row * SPLITS + split) * num_heads + head)
-        )
+        peak = tl.maximum(peak, tl.load(lse + (row * SPLITS + split) * num_heads + head))
     # An empty row has no finite peak; any finite stand-in keeps its weights zero.
     peak = tl.where(peak == -float("inf"), 0.0, peak)
     total = 0.0

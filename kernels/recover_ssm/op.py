@@ -6,6 +6,7 @@ bad input there too); this file adds the device check and the torch operators `s
 """
 
 import torch
+
 from sm120.kernels._lib import capability
 from sm120.kernels.recover_ssm import triton_recover
 

@@ -1,4 +1,4 @@
-"""Makes the probes' driver importable under pytest's importlib mode."""
+"""Makes the probes' drivers importable for the checks of this folder, which run on a tree that has sglang."""
 
 import sys
 from pathlib import Path

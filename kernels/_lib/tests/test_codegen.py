@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from sm120.kernels._lib import compilers, host_library, machine_code, static_estimate
 from sm120.kernels._lib.occupancy import occupancy
 

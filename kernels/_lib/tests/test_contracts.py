@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+
 from sm120.kernels._lib import capability, closeness, poison, value_coded
 from sm120.kernels._lib.contracts import Shapes, check_int, check_tensor
 

@@ -7,6 +7,7 @@ import sys
 import types
 
 import pytest
+
 from sm120.kernels._lib import device, fatbin
 
 

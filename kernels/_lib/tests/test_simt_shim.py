@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from sm120.kernels._lib import host_library, sanitizers
 
 EXAMPLES = Path(__file__).parent / "simt_examples.cpp"

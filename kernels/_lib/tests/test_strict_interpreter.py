@@ -13,6 +13,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+
 from sm120.kernels._lib import strict_interpreter as strict
 
 FORMATS = {  # name: (torch dtype, bits, mantissa bits, exponent bias, bits of the smallest NaN, largest finite)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from sm120.kernels.qsa import op, triton_block_topk
 from sm120.kernels.qsa import reference as ref
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from sm120.kernels.qsa import reference as ref
 
 EDGE_LENGTHS = [1, 3, 4, 5, 63, 64, 65, 2047, 2048, 2051, 2052, 8192]
@@ -142,8 +143,10 @@ def test_shared_index_row_has_no_holes_in_any_phase(anchor, step):
     frozen = ref.expand_blocks(blocks, anchor, anchor + 1, FULL)
     row = ref.pad_rows([ref.append_drafts(frozen, anchor + 1, anchor + step)], FULL.budget + FULL.ratio - 1 + 5)[0]
     valid = row[row >= 0]
-    assert set(row[: valid.numel()].tolist()) == set(valid.tolist()) == set(frozen) | set(
-        range(anchor + 1, anchor + step + 1)
+    assert (
+        set(row[: valid.numel()].tolist())
+        == set(valid.tolist())
+        == set(frozen) | set(range(anchor + 1, anchor + step + 1))
     )
 
 
@@ -189,12 +192,10 @@ class TestMutations:
             test_short_contexts_equal_dense_attention_exactly(5)
 
     def test_rotating_at_the_groups_last_position(self, monkeypatch):
-        honest = ref.rotate
-        monkeypatch.setattr(
-            ref, "rotate", lambda x, p, c: honest(x, p + (c.ratio - 1 if x.ndim == 2 else 0), c)
-        )
+        honest = ref.compress_keys
+        monkeypatch.setattr(ref, "compress_keys", lambda k, p, w, c: honest(k, p + c.ratio - 1, w, c))
         with pytest.raises(AssertionError):
-            test_mrope_axes_follow_the_interleaved_sections()
+            test_compressed_key_turns_at_the_groups_first_position()
 
     def test_tail_at_fixed_columns(self, monkeypatch):
         monkeypatch.setattr(ref, "append_drafts", lambda f, n, p: f + [-1] * (2051 - len(f)) + list(range(n, p + 1)))

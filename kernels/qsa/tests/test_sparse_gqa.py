@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+
 from sm120.kernels._lib.closeness import assert_close
 from sm120.kernels.qsa import op, triton_sparse_gqa
 from sm120.kernels.qsa import reference as ref
@@ -189,9 +190,7 @@ def test_holes_order_and_tokens_past_the_length():
 
 def test_fp8_pool_equals_its_dequantised_pool():
     case = make_case([list(range(100))], [100], dtype=torch.float16, pool=FP8, k_scale=0.25, v_scale=0.5)
-    wide = replace(
-        case, k=(case.k.float() * 0.25).half(), v=(case.v.float() * 0.5).half(), k_scale=1.0, v_scale=1.0
-    )
+    wide = replace(case, k=(case.k.float() * 0.25).half(), v=(case.v.float() * 0.5).half(), k_scale=1.0, v_scale=1.0)
     assert_close("fp8 against dequantised", wide.run().double(), case.run(), 4e-4)
 
 

@@ -7,6 +7,7 @@ from types import ModuleType
 
 import numpy as np
 import torch
+
 from sm120.kernels._lib import poison
 from sm120.kernels.recover_ssm import reference, triton_recover
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from cases import problem
+
 from sm120.kernels._lib import capability
 from sm120.kernels.recover_ssm import op, triton_recover
 

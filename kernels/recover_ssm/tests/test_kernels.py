@@ -3,6 +3,7 @@
 import pytest
 import torch
 from cases import Problem, mutant, problem
+
 from sm120.kernels._lib.closeness import assert_close
 from sm120.kernels.recover_ssm import reference, triton_recover
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from sm120.kernels.recover_ssm import reference as ref
 
 H, HV, K, V = 2, 6, 8, 5

@@ -1,5 +1,6 @@
 """Probe of dflash-input-embeds-dtype: input embeddings reach the model in the model's dtype."""
 
+from inspect import unwrap
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,8 @@ def extend_kwargs(dtype: torch.dtype, embeds: torch.Tensor, **overrides) -> dict
     runner.support_pp = False
     runner.is_generation = True
     batch = SimpleNamespace(input_embeds=embeds, replace_embeds=None, replace_positions=None, **overrides)
-    return ModelRunner._extend_forward_kwargs(runner, batch, None)
+    # Upstream's own method, whatever stands in for it on this machine.
+    return unwrap(ModelRunner._extend_forward_kwargs)(runner, batch, None)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)

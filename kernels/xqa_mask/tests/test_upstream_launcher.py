@@ -1,0 +1,54 @@
+"""The launcher form that SGLang compiles at run time: built against the wheel's headers, its checks run on the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from sm120.kernels._lib import compilers, upstream
+
+FOLDER = Path(__file__).parent.parent
+WRAPPER = """
+#include "xqa_mask_launch.cuh"
+#include <tvm/ffi/function.h>
+namespace sglang {
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(xqa_mask_fill, (xqa_mask_fill));
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def launcher(tmp_path_factory: pytest.TempPathFactory):
+    """The launcher as a loaded module; nothing in it runs on a device here."""
+    for reason in (compilers.missing_nvcc(), upstream.missing_sglang_headers(), upstream.missing_tvm_ffi()):
+        if reason is not None:
+            pytest.skip(reason)
+    folder = tmp_path_factory.mktemp("launcher")
+    (folder / "wrapper.cu").write_text(WRAPPER)
+    library = upstream.build_jit_module(folder / "wrapper.cu", include=[FOLDER], out=folder / "xqa_mask.so")
+    import tvm_ffi
+
+    return tvm_ffi.load_module(str(library))
+
+
+def rows(count: int = 16, words: int = 2) -> torch.Tensor:
+    return torch.zeros(count, words, dtype=torch.uint16)
+
+
+REFUSED = {
+    "host memory": ((rows(), None, 8, False), r"Device value \[cpu.*not in the allowed options"),
+    "dtype": ((rows().int(), None, 8, False), r"Dtype value \[int32\] not in the allowed options: \[uint16\]"),
+    "row width": ((rows(words=4), None, 8, False), "Size mismatch for shape#1: expected 2 but got 4"),
+    "row padded to 16": ((rows(words=3), None, 33, False), "expected 4 but got 3"),
+    "strides": ((rows(words=4)[:, :2], None, 8, False), "[Ss]trid|Device value"),
+    "q_len": ((rows(), None, 0, False), "q_len: got 0, needs 1..65536"),
+    "rank": ((rows()[None], None, 8, False), "[Dd]im"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "says"), REFUSED.values(), ids=REFUSED)
+def test_a_wrong_argument_is_refused_before_any_launch(launcher, arguments, says) -> None:
+    with pytest.raises(RuntimeError, match=says):
+        launcher.xqa_mask_fill(*arguments)

@@ -1,0 +1,65 @@
+"""Probe of verify-custom-logit-processor: EAGLE-family and NGRAM verify run the requests' own logit processors."""
+
+import random
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor, DisallowedTokensLogitsProcessor
+
+GREEDY = {"temperature": 0}
+FORBID = {"custom_params": {"token_ids": [2, 5, 7]}}
+
+
+class Shift(CustomLogitProcessor):
+    """Adds a ramp scaled by the request's own parameter; a row given another request's is found out."""
+
+    def __call__(self, logits, custom_param_list=None):
+        ramp = torch.arange(logits.shape[-1], dtype=logits.dtype)
+        scale = torch.tensor([param["scale"] for param in custom_param_list], dtype=logits.dtype)
+        return logits + scale[:, None] * ramp
+
+
+@pytest.fixture(scope="module")
+def vp():
+    sys.path.insert(0, str(Path(__file__).parent))
+    import verify_paths
+
+    return verify_paths
+
+
+@pytest.fixture(autouse=True)
+def config(vp):
+    with vp.published_config():
+        yield
+
+
+BATCHES = {
+    "same for all": [(FORBID, DisallowedTokensLogitsProcessor)] * 3,
+    "own parameters": [({"custom_params": {"scale": s}}, Shift) for s in (0.5, -0.25, 2.0)],
+    "one of three": [({}, None), ({**GREEDY, **FORBID}, DisallowedTokensLogitsProcessor), ({"top_k": 3}, None)],
+    "all greedy": [({**GREEDY, **FORBID}, DisallowedTokensLogitsProcessor), (GREEDY, None)],
+    "with penalties": [({**FORBID, "logit_bias": {"5": 90.0}}, DisallowedTokensLogitsProcessor), ({}, None)],
+}
+
+
+@pytest.mark.parametrize("path", ["eagle", "ngram", "dflash", "dspark"])
+@pytest.mark.parametrize("name", BATCHES)
+def test_verify_runs_the_processor_of_each_request(vp, path, name):
+    rng = random.Random(3)
+    requests = [
+        vp.Request([rng.randrange(vp.VOCAB) for _ in range(3)], sampling, [], cls and cls.to_str())
+        for sampling, cls in BATCHES[name]
+    ]
+    run = vp.PATHS[path](requests, vp.hashed_model(3))
+    run.prefill([rng.randrange(vp.VOCAB) for _ in requests])
+    drafts = [[r.tokens[-1], *(rng.randrange(vp.VOCAB) for _ in range(4))] for r in requests]
+    trees = [vp.random_tree(rng, tokens) if path == "ngram" else vp.chain(tokens) for tokens in drafts]
+    got = run.verify(trees)
+    for b, (request, tree) in enumerate(zip(requests, trees, strict=True)):
+        for node in range(5):
+            ahead = vp.Request(
+                request.prompt, request.sampling, request.tokens + tree.path(node), request.custom_logit_processor
+            )
+            torch.testing.assert_close(got[b, node], vp.plain_distribution(ahead, run.model))

@@ -1,0 +1,178 @@
+"""A served gated-delta-net hybrid: without per-draft states it says what it says with them, and without speculation.
+
+The short pair runs by default. The rest is marked slow:  pytest tests/served/test_recover_ssm.py -m slow
+"""
+
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from sm120.integration.planner import HybridModel, ServerSettings, plan
+from sm120.integration.prove import models, recipes
+from sm120.integration.prove.server import Reply, Server
+
+pytestmark = [pytest.mark.served, pytest.mark.timeout(1200)]
+
+FAULTS = Path(__file__).parent / "recover_faults"
+# Head dims that the kernels know, and few heads: the interpreter pays per program.
+LINEAR = dict(linear_key_head_dim=64, linear_value_head_dim=64, linear_num_key_heads=1, linear_num_value_heads=2)
+TARGET = replace(models.HYBRID, config=LINEAR)
+PROMPTS = [[97 + i * 7 % 100 for i in range(n)] for n in (11, 36, 14)]
+NEW_TOKENS = 12
+DRAFTS = 4
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What one server said to the prompts in one batch, and what its log told about its pools."""
+
+    replies: tuple[Reply, ...]
+    pools: dict[str, int]
+
+    @property
+    def tokens(self) -> list[tuple[int, ...]]:
+        return [reply.tokens for reply in self.replies]
+
+
+@pytest.fixture(autouse=True)
+def slow_only_when_asked_for(request):
+    if request.node.get_closest_marker("slow") and "slow" not in request.config.option.markexpr:
+        pytest.skip("starts servers for minutes; run it with -m slow")
+
+
+@pytest.fixture(scope="session")
+def answers(runtime, work):
+    """answers(algorithm, mode, fault): start that server once, ask it, stop it."""
+
+    @cache
+    def ask(algorithm: str | None, mode: str = "full", fault: str | None = None, paged: bool = False) -> Answers:
+        make = lambda model: models.make(runtime, model, work / "models")  # noqa: E731
+        arguments = dict(recipes.HYBRID_PAGED if paged else recipes.HYBRID)
+        if algorithm == "nextn":
+            arguments |= recipes.nextn()
+        elif algorithm == "standalone":
+            arguments |= recipes.standalone(make(models.HYBRID_STANDALONE_DRAFT))
+        elif algorithm == "dflash":
+            arguments |= recipes.dflash(make(models.HYBRID_DFLASH_DRAFT))
+        if algorithm:
+            arguments["gdn-mtp-cache-mode"] = mode
+        hooks = [FAULTS / "report_pool_bytes.py", *([FAULTS / f"{fault}.py"] if fault else [])]
+        log = work / f"{algorithm}-{mode}-{fault}-{paged}.log"
+        server = Server(runtime, make(TARGET), arguments, log=log, environment=recipes.HYBRID_ENVIRONMENT, hooks=hooks)
+        with server:
+            replies = resume_after_a_checkpoint(server) if paged else server.generate_batch(PROMPTS, NEW_TOKENS)
+            found = re.findall(r"POOL_BYTES (.*)", log.read_text())
+        pools = [dict(pair.split("=") for pair in line.split()) for line in found]
+        # the draft of NEXTN shares the target's pool: one line is the target's
+        return Answers(tuple(replies), {name: int(value) for name, value in pools[0].items()})
+
+    return ask
+
+
+def resume_after_a_checkpoint(server: Server) -> list[Reply]:
+    """Cross token 64 while generating, then start from that checkpoint: its state can only come from the commit."""
+    prompt = [97 + i * 7 % 100 for i in range(57)]
+    first = server.generate(prompt, 14)
+    resumed = server.generate([*prompt, *first.tokens, 99], 8)
+    return [first, resumed]
+
+
+def planned(mode: str, answers: Answers) -> dict[str, int]:
+    model = HybridModel(
+        linear_layers=3,
+        full_layers=1,
+        mtp_layers=1,
+        num_k_heads=1,
+        num_v_heads=2,
+        head_k_dim=64,
+        head_v_dim=64,
+        conv_kernel=4,
+        kv_heads=2,
+        head_dim=32,
+    )
+    slots = recipes.HYBRID["max-mamba-cache-size"]
+    rows = answers.pools["conv_window"] // (3 * model.conv_dim * (DRAFTS + 2) * 2)
+    settings = ServerSettings(
+        max_running=rows - 1,
+        mamba_slots=slots,
+        kv_tokens=512,
+        draft_tokens=DRAFTS,
+        cache_mode=mode,
+        state_dtype="float32",
+        conv_dtype="float16",
+    )
+    return {pool.name: pool.bytes for pool in plan(model, settings) if pool.name not in ("kv", "draft_kv")}
+
+
+def test_nextn_without_states_says_what_no_speculation_says(answers):
+    plain, none = answers(None), answers("nextn", "none")
+    assert none.tokens == plain.tokens
+    lengths = [reply.accept_length for reply in none.replies]
+    assert max(lengths) > 1.2, f"the drafts are never accepted ({lengths}): the commit is not exercised"
+
+
+def test_the_pools_of_the_server_are_the_planner_s(answers):
+    none = answers("nextn", "none")
+    assert none.pools == planned("none", none)
+    assert "intermediate_ssm" not in none.pools
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["nextn", "standalone", "dflash"])
+def test_without_states_equals_with_states_equals_no_speculation(answers, algorithm):
+    plain, full, none = answers(None), answers(algorithm), answers(algorithm, "none")
+    assert none.tokens == full.tokens == plain.tokens
+    counts = lambda said: [reply.meta["spec_verify_ct"] for reply in said.replies]  # noqa: E731
+    assert counts(none) == counts(full)
+    assert full.pools == planned("full", full)
+    assert none.pools == planned("none", none)
+
+
+@pytest.mark.slow
+def test_every_accepted_length_occurs(answers):
+    seen: Counter[int] = Counter()
+    for algorithm in ("nextn", "standalone", "dflash"):
+        for reply in answers(algorithm, "none").replies:
+            for length, times in enumerate(reply.meta["spec_correct_drafts_histogram"]):
+                seen[length] += times
+    assert all(seen[length] for length in range(DRAFTS)), f"accepted drafts: {dict(seen)}"
+
+
+@pytest.mark.slow
+def test_verify_counts_are_those_of_an_independent_oracle(answers, runtime, work):
+    none = answers("standalone", "none")
+    draft = models.make(runtime, models.HYBRID_STANDALONE_DRAFT, work / "models")
+    served = [[prompt, list(tokens)] for prompt, tokens in zip(PROMPTS, none.tokens, strict=True)]
+    request, answer = work / "oracle.json", work / "rounds.json"
+    request.write_text(json.dumps({"draft": str(draft), "drafts": DRAFTS - 1, "served": served}))
+    runtime.run_script(Path(__file__).with_name("acceptance_oracle.py"), str(request), str(answer))
+    assert [reply.meta["spec_verify_ct"] for reply in none.replies] == json.loads(answer.read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["state_one_step_too_far", "conv_window_off_by_one"])
+def test_a_wrong_commit_is_noticed(answers, fault):
+    assert answers("nextn", "none", fault).tokens != answers(None).tokens
+
+
+@pytest.mark.slow
+def test_a_request_resumes_from_a_checkpoint_that_the_commit_wrote(answers):
+    plain = answers(None, paged=True)
+    for mode in ("full", "none"):
+        said = answers("standalone", mode, paged=True)
+        assert said.replies[1].cached("device") == 64, "the checkpoint was not used"
+        assert said.tokens == plain.tokens
+
+
+@pytest.mark.slow
+def test_a_checkpoint_folded_after_the_advance_is_noticed(answers):
+    wrong = answers("standalone", "none", "checkpoint_after_advance", paged=True)
+    plain = answers(None, paged=True)
+    assert wrong.tokens[0] == plain.tokens[0], "only the checkpoint is wrong"
+    assert wrong.replies[1].cached("device") == 64
+    assert wrong.tokens[1] != plain.tokens[1]

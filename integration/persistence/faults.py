@@ -77,7 +77,7 @@ def run_faults(
 
 
 def manifest_faults(folder: Path) -> FaultRow:
-    """Open a namespace whose manifest is damaged, missing, or another namespace's; a refusal counts as a cold prefill."""
+    """Open a namespace whose manifest is damaged, missing or foreign; a refusal counts as a cold prefill."""
     mine, other = ({"schema": SCHEMA, "serving": {"page_size": size}} for size in (64, 32))
     manifest = store.open_namespace(folder, "fault", mine).folder / store.MANIFEST
     good = manifest.read_bytes()

@@ -67,7 +67,13 @@ def prove_persistence_command(
         raise typer.Exit(2)
     found = []
     for name in SETUPS if model == "both" else (model,):
-        lines = run_setup(name, chosen_runtime(runtime), work)
+        lines = run_setup(
+            name,
+            chosen_runtime(runtime),
+            work,
+            long=True,
+            progress=lambda line: log.print(line.step, line.prompt, "equal" if line.equal else "NOT EQUAL"),
+        )
         console.print(table(name, lines))
         found += [f"{name}: {line}" for line in failures(lines)]
     for line in found:

@@ -139,7 +139,7 @@ def forbidding_processor(runtime: Runtime) -> str:
     return answer.read_text()
 
 
-@pytest.fixture(params=["STANDALONE", "NGRAM", "DFLASH"])
+@pytest.fixture(scope="module", params=["DFLASH", "STANDALONE", "NGRAM"])
 def algorithm(request: pytest.FixtureRequest) -> str:
     return request.param
 

@@ -122,7 +122,7 @@ def test_the_pools_of_the_server_are_the_planner_s(answers):
     assert "intermediate_ssm" not in none.pools
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("algorithm", ["nextn", "standalone", "dflash"])
 def test_without_states_equals_with_states_equals_no_speculation(answers, algorithm):
     plain, full, none = answers(None), answers(algorithm), answers(algorithm, "none")
@@ -133,7 +133,7 @@ def test_without_states_equals_with_states_equals_no_speculation(answers, algori
     assert none.pools == planned("none", none)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_accepted_length_occurs(answers):
     seen: Counter[int] = Counter()
     for algorithm in ("nextn", "standalone", "dflash"):
@@ -143,7 +143,7 @@ def test_every_accepted_length_occurs(answers):
     assert all(seen[length] for length in range(DRAFTS)), f"accepted drafts: {dict(seen)}"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_verify_counts_are_those_of_an_independent_oracle(answers, runtime, work):
     none = answers("standalone", "none")
     draft = models.make(runtime, models.HYBRID_STANDALONE_DRAFT, work / "models")
@@ -154,13 +154,13 @@ def test_verify_counts_are_those_of_an_independent_oracle(answers, runtime, work
     assert [reply.meta["spec_verify_ct"] for reply in none.replies] == json.loads(answer.read_text())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["state_one_step_too_far", "conv_window_off_by_one"])
 def test_a_wrong_commit_is_noticed(answers, fault):
     assert answers("nextn", "none", fault).tokens != answers(None).tokens
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_request_resumes_from_a_checkpoint_that_the_commit_wrote(answers):
     plain = answers(None, paged=True)
     for mode in ("full", "none"):
@@ -169,7 +169,7 @@ def test_a_request_resumes_from_a_checkpoint_that_the_commit_wrote(answers):
         assert said.tokens == plain.tokens
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_checkpoint_folded_after_the_advance_is_noticed(answers):
     wrong = answers("standalone", "none", "checkpoint_after_advance", paged=True)
     plain = answers(None, paged=True)

@@ -23,7 +23,7 @@ from sm120.integration.prove.prompts import prompt
 from sm120.integration.prove.runtime import Runtime
 from sm120.integration.prove.server import Argument, Reply, Server
 
-pytestmark = [pytest.mark.served, pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.served, pytest.mark.long, pytest.mark.timeout(1500)]
 
 HERE = Path(__file__).parent
 CHECKOUT = find_checkout(HERE)

@@ -1,6 +1,6 @@
 """A served gated-delta-net hybrid: without per-draft states it says what it says with them, and without speculation.
 
-The short pair runs by default. The rest is marked slow:  pytest tests/served/test_recover_ssm.py -m slow
+The short pair runs by default. The rest is marked long:  pytest tests/served/test_recover_ssm.py -m long
 """
 
 import json
@@ -37,12 +37,6 @@ class Answers:
     @property
     def tokens(self) -> list[tuple[int, ...]]:
         return [reply.tokens for reply in self.replies]
-
-
-@pytest.fixture(autouse=True)
-def slow_only_when_asked_for(request):
-    if request.node.get_closest_marker("slow") and "slow" not in request.config.option.markexpr:
-        pytest.skip("starts servers for minutes; run it with -m slow")
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 Several minutes per algorithm on two cores (interpreted Triton), so not in the default run:
 
-    build/dev/bin/python -m pytest -m slow tests/served/test_speculation_sampling.py
+    build/dev/bin/python -m pytest -m long tests/served/test_speculation_sampling.py
 
 SM120_RUNTIME and SM120_RUNTIME_PATHS name another runtime or tree; with the pristine release in front, the tests of
 penalties, logit processors and min_p fail. Tokens above the bytes do not occur in the models' language.

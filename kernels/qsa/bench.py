@@ -64,13 +64,13 @@ class Variant:
         return row
 
 
-def bytes_per_row(pool_bytes: int) -> dict[str, int]:
+def bytes_per_row(pool_bytes: int, head_dim: int = HEAD_DIM) -> dict[str, int]:
     """Bytes of KV and index traffic of one query row: read in place, and gathered to a bf16 scratch first.
 
     In place: the selected rows once, and index, table entry and slot (read once a KV head) of every token.
     Gathered: the selected rows, a bf16 copy written in whole pages, the copy read back, index and table entry.
     """
-    values = 2 * KV_HEADS * HEAD_DIM
+    values = 2 * KV_HEADS * head_dim
     in_place = SELECTED * (values * pool_bytes + 4 * 3 + 4 * KV_HEADS)
     padded = -(-SELECTED // SCRATCH_PAGE) * SCRATCH_PAGE
     gathered = SELECTED * (values * pool_bytes + 4 * 2 * KV_HEADS) + padded * values * 2 + SELECTED * values * 2
@@ -81,7 +81,7 @@ def attention_variant(name: str, pool: str, splits: int, block_n: int, warps: in
     paired = pool == "fp8e4nv"
     strides = ("q_row", "q_head", "k_slot", "k_head", "v_slot", "v_head", "slot_row")
     pool_bytes = 1 if paired else 2
-    split_traffic = 2 * splits * QUERY_HEADS * (HEAD_DIM + 1) * 4 if splits > 1 else 0
+    split_traffic = 2 * splits * QUERY_HEADS * (head_dim + 1) * 4 if splits > 1 else 0
     return Variant(
         name=name,
         module="sm120.kernels.qsa.triton_sparse_gqa",
@@ -108,7 +108,7 @@ def attention_variant(name: str, pool: str, splits: int, block_n: int, warps: in
             "PAIRED_VALUES": paired,
         },
         warps=warps,
-        bytes_moved=ROWS * (bytes_per_row(pool_bytes)["in_place"] + split_traffic),
+        bytes_moved=ROWS * (bytes_per_row(pool_bytes, head_dim)["in_place"] + split_traffic),
         tokens_per_iteration=block_n,
     )
 

@@ -150,7 +150,7 @@ def shipped() -> list[Variant]:
         attention_variant("prefill_fp8", "fp8e4nv", 1, *FP8_CONFIG),
         attention_variant("decode_bf16", "bf16", SPLITS, *WIDE_CONFIG),
         attention_variant("prefill_bf16", "bf16", 1, *WIDE_CONFIG),
-        attention_variant("decode_fp8_dim128", "fp8e4nv", SPLITS, *FP8_CONFIG, 128),
+        attention_variant("decode_fp8_dim128", "fp8e4nv", SPLITS, FP8_CONFIG.block_n, FP8_CONFIG.num_warps, 128),
         Variant(
             "combine",
             "sm120.kernels.qsa.triton_sparse_gqa",

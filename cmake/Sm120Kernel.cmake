@@ -2,7 +2,7 @@
 #
 # Builds what kernels/NAME installs beside its Python files:
 #   _host            a pybind11 module: the device sources compiled for the CPU through the SIMT shim
-#   NAME.fatbin      the device sources compiled by nvcc, when there is one; loaded with cuda.core, so nothing links CUDA
+#   NAME.fatbin      the device sources compiled by nvcc, when there is one; loaded through cuda-bindings, so nothing links CUDA
 #
 # SM120_CUDA            AUTO (a fatbin when nvcc is found), ON (nvcc is required) or OFF
 # SM120_CUDA_ARCHS      which devices the fatbin is for; see sm120_gencode

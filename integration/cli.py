@@ -1,4 +1,4 @@
-"""Command line of the workshop: `sm120 COMMAND`."""
+"""The command line: `sm120 COMMAND`."""
 
 from __future__ import annotations
 

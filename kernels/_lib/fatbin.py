@@ -45,7 +45,8 @@ class Fatbin:
         """Enqueue `kernel` on `stream` (a cudaStream_t as an int: torch's current one can be captured in a graph).
 
         Arguments are ctypes objects of the kernel's exact parameter types, structures included; an int is a pointer.
-        Raises RuntimeError with the driver's name for what went wrong.
+        Raises ValueError for a kernel that was not compiled in, RuntimeError with the driver's name for what else went
+        wrong.
         """
         from cuda.bindings import driver
 
@@ -65,7 +66,10 @@ class Fatbin:
         from cuda.bindings import driver
 
         if kernel not in self._functions:
-            handle = _value(driver.cuLibraryGetKernel(self._library, kernel.encode()), f"{self.name} has no {kernel}")
+            found = driver.cuLibraryGetKernel(self._library, kernel.encode())
+            if found[0] == driver.CUresult.CUDA_ERROR_NOT_FOUND:
+                raise ValueError(f"{self.name}.fatbin: has no kernel {kernel}, needs it among the compiled ones")
+            handle = _value(found, f"finding {kernel}")
             self._functions[kernel] = _value(driver.cuKernelGetFunction(handle), f"loading {kernel}")
         return self._functions[kernel]
 

@@ -121,6 +121,17 @@ def test_a_driver_error_is_named() -> None:
     assert fatbin._value((fine,), "x") is None and fatbin._value((fine, 3), "x") == 3
 
 
+def test_a_kernel_that_was_not_compiled_in_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cuda.bindings import driver
+
+    missing = (driver.CUresult.CUDA_ERROR_NOT_FOUND, None)
+    monkeypatch.setattr(driver, "cuLibraryGetKernel", lambda library, name: missing)
+    library = object.__new__(fatbin.Fatbin)
+    library.name, library._library, library._functions = "xqa_mask", None, {}
+    with pytest.raises(ValueError, match=r"xqa_mask\.fatbin: has no kernel xqa_mask_ring"):
+        library._function("xqa_mask_ring")
+
+
 def test_a_module_without_a_fatbin_names_the_way_to_one() -> None:
     with pytest.raises(FileNotFoundError, match=r"_lib\.fatbin is not installed: put nvcc on PATH"):
         fatbin.read("_lib")

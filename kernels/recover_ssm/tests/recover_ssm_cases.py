@@ -1,6 +1,5 @@
 """Seeded problems for the kernel tests, and the float64 answer for each of their requests."""
 
-import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -8,11 +7,10 @@ from types import ModuleType
 import numpy as np
 import torch
 
-from sm120.kernels._lib import poison
+from sm120.kernels._lib import mutated_module, poison
 from sm120.kernels._lib.device import why_no_device
 from sm120.kernels.recover_ssm import reference, triton_recover
 
-HERE = Path(triton_recover.__file__).parent
 # the interpreter where there is no SM120 device, the device itself where there is one: same problems, same oracle
 DEVICE = "cpu" if why_no_device() else "cuda"
 
@@ -101,14 +99,4 @@ def problem(
 
 def mutant(folder: Path, *edits: tuple[str, str]) -> ModuleType:
     """The shipped kernel file with each (old, new) applied exactly once, imported as a module of its own."""
-    text = (HERE / "triton_recover.py").read_text()
-    for old, new in edits:
-        if text.count(old) != 1:
-            raise ValueError(f"mutant: {old!r} occurs {text.count(old)} times in triton_recover.py, needs once")
-        text = text.replace(old, new)
-    path = folder / "mutant.py"
-    path.write_text(text)
-    spec = importlib.util.spec_from_file_location(f"mutant_{abs(hash(edits))}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return mutated_module.load(Path(triton_recover.__file__), folder, *edits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -74,6 +75,29 @@ def run_probes(checkout: Checkout, patches: list[Patch], tree: Path, *, timeout:
             )
         cases = list(ElementTree.parse(report).iter("testcase"))
     return {slug: _count(file, cases, checkout.root) for slug, file in files.items()}
+
+
+def probe_modules(checkout: Checkout, patch: Patch) -> list[Path]:
+    """The probe's file, then the modules beside it that it imports, and those that they import."""
+    path = checkout.root / patch.fields["Probe"]
+    found, todo = [path], [path]
+    while todo:
+        for name in _imported(todo.pop().read_text()):
+            beside = path.parent / f"{name}.py"
+            if beside.is_file() and beside not in found:
+                found.append(beside)
+                todo.append(beside)
+    return found
+
+
+def _imported(text: str) -> list[str]:
+    names = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.append(node.module)
+    return names
 
 
 def _count(file: Path, cases: list[ElementTree.Element], root: Path) -> ProbeResult:

@@ -20,6 +20,7 @@ from sm120.integration.identity import Recipe
 from sm120.integration.overlay import load_overlay
 from sm120.integration.patch_file import Patch
 from sm120.integration.pin import Pin
+from sm120.integration.probes import probe_modules
 from sm120.integration.refusal import Refusal
 from sm120.integration.tree import copy_touched
 from sm120.integration.upstream.closure import Closure
@@ -130,25 +131,7 @@ def upstream_tests(checkout: Checkout, pin: Pin, patch: Patch) -> list[tuple[str
     text = path.read_text()
     registered = _after_imports(text, pin.test_registration) if pin.test_registration else text
     tests = [(f"{pin.test_folder}/{path.name}", registered)]
-    todo, seen = [text], {path.stem}
-    while todo:
-        for name in _imported(todo.pop()):
-            beside = path.parent / f"{name}.py"
-            if name not in seen and beside.is_file():
-                seen.add(name)
-                todo.append(beside.read_text())
-                tests.append((f"{pin.test_folder}/{beside.name}", beside.read_text()))
-    return tests
-
-
-def _imported(text: str) -> list[str]:
-    names = []
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.append(node.module)
-    return names
+    return tests + [(f"{pin.test_folder}/{beside.name}", beside.read_text()) for beside in probe_modules(checkout, patch)[1:]]
 
 
 def _after_imports(text: str, addition: str) -> str:

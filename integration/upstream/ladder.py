@@ -84,6 +84,20 @@ def climb(change: Change, files: dict[str, bytes]) -> TextVerdict:
     return TextVerdict(rungs, merged, why, failed_at)
 
 
+def along_history(verdicts: list[TextVerdict]) -> tuple[bool, str]:
+    """Whether the last of `verdicts` (of releases newer than the pin, oldest first) has the change, and why.
+
+    Code goes on changing after a change is taken, so the release that took it says so most clearly. What was taken once
+    and does not apply forward now counts as taken; when it applies forward again, upstream has taken it back.
+    """
+    last = verdicts[-1]
+    if last.merged:
+        return True, last.why
+    if not last.rung("forward").holds and any(verdict.merged for verdict in verdicts):
+        return True, "an earlier release took it, and its code has moved on since"
+    return False, last.why
+
+
 def _text_verdict(forward: Rung, reverse: Rung, three_way: Rung, lines: Rung) -> tuple[bool, str]:
     if forward.holds and reverse.holds:
         return False, "it applies both ways, so its text cannot tell; ask the probe"

@@ -141,7 +141,7 @@ def snapshot(checkout: Checkout, release: Release, names: Iterable[str], wheel: 
         Refusal: as `fetch`; `artifact-corrupt` when the wheel cannot be read; `release-unfetched` adds that a release
             may have been withdrawn.
     """
-    path = wheel or _fetched(checkout, release)
+    path = wheel or fetched(checkout, release)
     files = {}
     try:
         with zipfile.ZipFile(path) as archive:
@@ -159,10 +159,15 @@ def release_tree(checkout: Checkout, project: str, release: Release) -> Path:
     destination = checkout.build / "trees" / f"{project}-{release.version}"
     if destination.is_dir():
         return destination
-    return pristine_tree(_fetched(checkout, release), release.artifact, destination)
+    return pristine_tree(fetched(checkout, release), release.artifact, destination)
 
 
-def _fetched(checkout: Checkout, release: Release) -> Path:
+def fetched(checkout: Checkout, release: Release) -> Path:
+    """The verified wheel of `release`, in the cache.
+
+    Raises:
+        Refusal: `release-unfetched` when no index has it (any more), and as `fetch`.
+    """
     try:
         return fetch(release.artifact, checkout.cache, any_interpreter=True)
     except Refusal as refusal:

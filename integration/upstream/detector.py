@@ -148,7 +148,11 @@ def reworded(old: bytes, new: bytes) -> bytes | None:
 def as_change(path: str, old: bytes, new: bytes) -> Change:
     """The change of one file with its canonical diff."""
     lines = difflib.unified_diff(
-        old.decode().splitlines(keepends=True), new.decode().splitlines(keepends=True), f"a/{path}", f"b/{path}", n=CONTEXT
+        old.decode().splitlines(keepends=True),
+        new.decode().splitlines(keepends=True),
+        f"a/{path}",
+        f"b/{path}",
+        n=CONTEXT,
     )
     text = "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
     return Change(f"diff --git a/{path} b/{path}\n{text}" if text else "", {path: old}, {path: new})
@@ -162,7 +166,14 @@ def _sources(wheel: Path) -> dict[str, bytes]:
 def summary(trials: list[Trial]) -> str:
     """Markdown: for each kind and distance, how often the verdict and each rung said "merged"."""
     rungs = ("forward", "reverse", "reverse 3-way", "added lines")
-    head = ("kind", "distance", "trials", "«merged» by this release alone", "«merged» with the releases between", *rungs)
+    head = (
+        "kind",
+        "distance",
+        "trials",
+        "«merged» by this release alone",
+        "«merged» with the releases between",
+        *rungs,
+    )
     lines = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
     for kind in KINDS:
         for distance in sorted({trial.distance for trial in trials if trial.kind == kind}):

@@ -126,12 +126,14 @@ def upstream_diff(pin: Pin, patch: Patch) -> str:
 
 
 def upstream_tests(checkout: Checkout, pin: Pin, patch: Patch) -> list[tuple[str, str]]:
-    """(path, text) of the patch's probe in upstream's own test harness, then of the modules beside it that it imports."""
+    """(path, text) of the patch's probe in upstream's own harness, then of the modules beside it that it imports."""
     path = checkout.root / patch.fields["Probe"]
     text = path.read_text()
     registered = _after_imports(text, pin.test_registration) if pin.test_registration else text
     tests = [(f"{pin.test_folder}/{path.name}", registered)]
-    return tests + [(f"{pin.test_folder}/{beside.name}", beside.read_text()) for beside in probe_modules(checkout, patch)[1:]]
+    return tests + [
+        (f"{pin.test_folder}/{beside.name}", beside.read_text()) for beside in probe_modules(checkout, patch)[1:]
+    ]
 
 
 def _after_imports(text: str, addition: str) -> str:

@@ -116,7 +116,8 @@ def _text_verdict(forward: Rung, reverse: Rung, three_way: Rung, lines: Rung) ->
 
 def _reverse_three_way(change: Change, files: dict[str, bytes]) -> Rung:
     """Undo the change by merging: base = with it, ours = the release, theirs = without it."""
-    changed, conflicts = [], []
+    changed: list[str] = []
+    conflicts: list[str] = []
     for path in change.after.keys() | change.before.keys():
         base, other, current = change.after.get(path), change.before.get(path), files.get(path)
         if base is None or other is None or current is None:  # created, deleted or absent: text of the whole file
@@ -160,7 +161,9 @@ def _lines(data: bytes | None) -> Counter[str]:
     return Counter(line for line in map(str.strip, text.splitlines()) if len(re.sub(r"\W", "", line)) > 3)
 
 
-def merge_file(current: bytes, base: bytes, other: bytes, labels: tuple[str, str, str] | None = None) -> tuple[bytes, bool]:
+def merge_file(
+    current: bytes, base: bytes, other: bytes, labels: tuple[str, str, str] | None = None
+) -> tuple[bytes, bool]:
     """git's three-way merge of one file: (result, whether it is clean); conflicts carry diff3 markers."""
     with tempfile.TemporaryDirectory(prefix="sm120-merge-") as name:
         folder = Path(name)

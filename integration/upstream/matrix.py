@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -13,7 +14,10 @@ from packaging.version import Version
 
 from sm120.integration.checkout import Checkout
 from sm120.integration.identity import digest
+from sm120.integration.overlay import load_overlay
+from sm120.integration.patch_file import Patch
 from sm120.integration.probes import ProbeResult, probe_modules, run_probes
+from sm120.integration.series import Series, load_series
 from sm120.integration.upstream import ladder
 from sm120.integration.upstream.ladder import Rung, TextVerdict, apply_to, climb
 from sm120.integration.upstream.releases import Release, Snapshot, load_releases, release_tree, snapshot, write_files
@@ -21,6 +25,8 @@ from sm120.integration.upstream.stages import Stage, Staged, stage_series
 
 # Raise when the same inputs would give another cell, so that cached ones are not used.
 LAYOUT = 1
+
+RULES = [ladder.ADDED_SHARE, ladder.REMOVED_SHARE, ladder.MINIMUM_LINES]
 
 WORDS = ("applies", "applies with closure", "conflicts", "merged", "superseded", "n/a")
 
@@ -74,19 +80,32 @@ def make_matrix(checkout: Checkout, project: str, *, probes: bool = False, repor
     Raises:
         Refusal: from the series, the releases, or fetching.
     """
-    staged = stage_series(checkout, project)
+    series = load_series(checkout.patches / project)
     releases = load_releases(checkout.patches / project)
+    results = {release.version: known_probe_results(checkout, series, release) for release in releases if probes}
+    path = checkout.build / "matrix" / f"table-{_table_key(checkout, series, releases, results, probes)}.json"
+    if (known := _cached_table(path)) is not None:
+        return known
+    staged = stage_series(checkout, project)
     columns: dict[str, dict[str, Cell]] = {}
     for release in releases:
         report(f"{project} {release.version}")
         columns[release.version] = column(checkout, staged, release, probes=probes)
     follow_history(staged.series.pin.version, columns)
     rows = [
-        Row(stage.patch.slug, stage.patch.subject, {version: cells[stage.patch.slug] for version, cells in columns.items()})
+        Row(
+            stage.patch.slug,
+            stage.patch.subject,
+            {version: cells[stage.patch.slug] for version, cells in columns.items()},
+        )
         for stage in staged.stages
     ]
     yanked = {release.version: release.yanked for release in releases if release.yanked}
-    return Table(project, staged.series.pin.version, [release.version for release in releases], yanked, rows)
+    table = Table(project, series.pin.version, [release.version for release in releases], yanked, rows)
+    results = {release.version: known_probe_results(checkout, series, release) for release in releases if probes}
+    path = checkout.build / "matrix" / f"table-{_table_key(checkout, series, releases, results, probes)}.json"
+    _write(path, json.dumps(table.as_data()))
+    return table
 
 
 def follow_history(pinned: str, columns: dict[str, dict[str, Cell]]) -> None:
@@ -121,10 +140,7 @@ def column(
                 names = set(staged.touched) | {target for one in staged.stages for target in one.overlay}
                 files = snapshot(checkout, release, names, wheel)
             cell = make_cell(stage, staged.series.pin.version, files, results.get(stage.patch.slug))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            aside = path.with_suffix(".tmp")
-            aside.write_text(json.dumps(asdict(cell)))
-            aside.replace(path)
+            _write(path, json.dumps(asdict(cell)))
         found[stage.patch.slug] = cell
     return found
 
@@ -194,26 +210,25 @@ def probe_rung(result: ProbeResult | None) -> Rung:
 
 def probe_results(checkout: Checkout, staged: Staged, release: Release) -> dict[str, ProbeResult]:
     """Probes of the series on the unpatched release, cached by the probes' and the release's content."""
-    found, todo = {}, []
-    for stage in staged.stages:
-        result = _cached_probe(_probe_path(checkout, stage, release))
-        if result is None:
-            todo.append(stage)
-        else:
-            found[stage.patch.slug] = result
+    found = known_probe_results(checkout, staged.series, release)
+    todo = [patch for patch in staged.series.patches if patch.slug not in found]
     if todo:
         tree = release_tree(checkout, staged.series.project, release)
-        results = run_probes(checkout, [stage.patch for stage in todo], tree)
-        for stage in todo:
-            path = _probe_path(checkout, stage, release)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(asdict(results[stage.patch.slug])))
-            found[stage.patch.slug] = results[stage.patch.slug]
+        results = run_probes(checkout, todo, tree)
+        for patch in todo:
+            _write(_probe_path(checkout, patch, release), json.dumps(asdict(results[patch.slug])))
+        found |= results
     return found
 
 
-def _probe_path(checkout: Checkout, stage: Stage, release: Release) -> Path:
-    texts = [path.read_text() for path in probe_modules(checkout, stage.patch)]
+def known_probe_results(checkout: Checkout, series: Series, release: Release) -> dict[str, ProbeResult]:
+    """What earlier runs of the same probes on the same release gave, by slug."""
+    results = {patch.slug: _cached_probe(_probe_path(checkout, patch, release)) for patch in series.patches}
+    return {slug: result for slug, result in results.items() if result is not None}
+
+
+def _probe_path(checkout: Checkout, patch: Patch, release: Release) -> Path:
+    texts = [path.read_text() for path in probe_modules(checkout, patch)]
     return checkout.build / "matrix" / "probes" / f"{digest([LAYOUT, release.sha256, texts])[:24]}.json"
 
 
@@ -225,19 +240,61 @@ def _cached_probe(path: Path) -> ProbeResult | None:
         return None
 
 
+def _table_key(
+    checkout: Checkout,
+    series: Series,
+    releases: list[Release],
+    results: dict[str, dict[str, ProbeResult]],
+    probes: bool,
+) -> str:
+    """Everything that a table depends on, without applying anything; it is complete only with all probe results."""
+    overlay = load_overlay(checkout.kernels, series.kernels, series.project)
+    return digest(
+        [
+            LAYOUT,
+            RULES,
+            [release.model_dump() for release in releases],
+            series.pin.version,
+            [(patch.slug, patch.sha256) for patch in series.patches],
+            [(file.target, file.sha256) for file in overlay],
+            [probes, {version: {slug: asdict(one) for slug, one in some.items()} for version, some in results.items()}],
+        ]
+    )[:24]
+
+
+def _cached_table(path: Path) -> Table | None:
+    try:
+        data = json.loads(path.read_text())
+        rows = [
+            Row(row["slug"], row["subject"], {version: _as_cell(cell) for version, cell in row["cells"].items()})
+            for row in data.pop("rows")
+        ]
+        return Table(rows=rows, **data)
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_suffix(f".{os.getpid()}.tmp")
+    aside.write_text(text)
+    aside.replace(path)
+
+
+def _as_cell(data: dict[str, Any]) -> Cell:
+    return Cell(data["word"], data["where"], data["why"], tuple(Rung(**rung) for rung in data["rungs"]))
+
+
 def _key(stage: Stage, release: Release, probe: ProbeResult | None) -> str:
     overlay = {target: digest(data.decode(errors="replace")) for target, data in stage.overlay.items()}
     patches = [patch.sha256 for patch in stage.closure.patches]
-    rules = [ladder.ADDED_SHARE, ladder.REMOVED_SHARE, ladder.MINIMUM_LINES]
     # The files before the patch come from the whole series, so what they were is part of what a cell depends on.
     before = {path: digest((data or b"").decode(errors="replace")) for path, data in stage.change.before.items()}
-    return digest([LAYOUT, rules, release.sha256, patches, overlay, before, asdict(probe) if probe else None])[:24]
+    return digest([LAYOUT, RULES, release.sha256, patches, overlay, before, asdict(probe) if probe else None])[:24]
 
 
 def _cached(path: Path) -> Cell | None:
     try:
-        data = json.loads(path.read_text())
-        rungs = tuple(Rung(**rung) for rung in data["rungs"])
-        return Cell(data["word"], data["where"], data["why"], rungs)
+        return _as_cell(json.loads(path.read_text()))
     except (OSError, ValueError, TypeError, KeyError):
         return None

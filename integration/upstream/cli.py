@@ -16,6 +16,7 @@ from sm120.integration.runtime import pristine_of
 from sm120.integration.upstream.closure import Closure, find_closure, prove_closure, undeclared
 from sm120.integration.upstream.export import export_mbox, export_onto, upstream_tests
 from sm120.integration.upstream.pr_body import find_template, pr_body
+from sm120.integration.upstream.status_cli import status_command
 from sm120.integration.upstream.version_cli import bump_command, detector_command, matrix_command
 
 console = Console(highlight=False)
@@ -25,6 +26,7 @@ def register(app: typer.Typer) -> None:
     """Add these commands to the main command line."""
     app.command("closure")(closure_command)
     app.command("export")(export_command)
+    app.command("status")(status_command)
     app.command("matrix")(matrix_command)
     app.command("bump")(bump_command)
     app.command("detector")(detector_command)

@@ -11,7 +11,9 @@ runtime: build/dev/.installed
 test: build/dev/.tested lint
 	$(SM120) runtime --flavor $(RUNTIME)
 	$(SM120) link-test-layer
-	build/dev/bin/python -m pytest
+	site=$$(echo $(CURDIR)/build/runtime/lib/python3.*/site-packages); \
+	SM120_RUNTIME=$(CURDIR)/build/runtime SM120_SGLANG=$$site SM120_FLASHINFER=$$site \
+	build/dev/bin/python -m pytest -n 2 --dist loadgroup
 
 lint: build/dev/.tested
 	build/dev/bin/ruff check .

@@ -20,6 +20,7 @@ from rich.table import Table
 
 from sm120.integration.checkout import Checkout, find_checkout
 from sm120.integration.identity import Recipe, load_recipe
+from sm120.integration.persistence.cli import bench_command as persistence_command
 from sm120.integration.quilt import export_quilt
 from sm120.integration.refusal import Refusal
 from sm120.integration.runtime import pristine_of
@@ -49,6 +50,9 @@ def pipeline(rounds: Annotated[int, typer.Option(help="runs of each, in alternat
         recipe = load_recipe(checkout, project)
         table.add_row(f"patch and repack {project}", f"{_repack_once(checkout, recipe):.1f} s (one run)", "", "")
     console.print(table)
+
+
+app.command("persistence")(persistence_command)
 
 
 def _add_kernel(name: str) -> None:

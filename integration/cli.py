@@ -13,6 +13,9 @@ from rich.table import Table
 
 from sm120.integration.bench import app as bench_app
 from sm120.integration.checkout import find_checkout
+from sm120.integration.namespace.cli import app as namespace_app
+from sm120.integration.nixl_check.cli import app as nixl_check_app
+from sm120.integration.persistence.cli import faults_command, prove_persistence_command
 from sm120.integration.prove.cli import prove_command
 from sm120.integration.refusal import Refusal
 from sm120.integration.upstream.cli import register as register_upstream
@@ -22,6 +25,10 @@ series_app = typer.Typer(no_args_is_help=True, help="Look at, check, rewrite and
 app.add_typer(series_app, name="series")
 app.add_typer(bench_app, name="bench")
 app.command("prove")(prove_command)
+app.command("prove-persistence")(prove_persistence_command)
+app.command("faults")(faults_command)
+app.add_typer(namespace_app, name="namespace")
+app.add_typer(nixl_check_app, name="nixl-check")
 register_upstream(app)
 console = Console(highlight=False)
 
@@ -122,6 +129,29 @@ def series_refresh(
     for slug in stale:
         console.print(f"{'not canonical' if check else 'rewritten'}: {slug}")
     raise typer.Exit(1 if check and stale else 0)
+
+
+@series_app.command("apply")
+def series_apply(project: str, folder: Path) -> None:
+    """Place the overlay and apply the series in FOLDER (an unpacked wheel of the pin), all of it or nothing."""
+    from sm120.integration.identity import load_recipe
+    from sm120.integration.tree import apply_in_place
+
+    recipe = load_recipe(find_checkout(), project)
+    apply_in_place(folder, recipe.series, recipe.overlay)
+    console.print(f"{len(recipe.series.patches)} patches and {len(recipe.overlay)} overlay files applied in {folder}")
+
+
+@series_app.command("quilt")
+def series_quilt(project: str, folder: Path) -> None:
+    """Write FOLDER as quilt's patches/ folder, the overlay as a generated first patch."""
+    from sm120.integration.identity import load_recipe
+    from sm120.integration.quilt import export_quilt
+
+    if folder.exists():
+        raise Refusal("quilt-exists", "is there already", path=folder, fix="name a new folder")
+    export_quilt(load_recipe(find_checkout(), project), folder)
+    console.print(f"{folder}: quilt push -a --fuzz=0")
 
 
 @series_app.command("edit")

@@ -75,6 +75,11 @@ class Patch:
         return self.fields["Subject"]
 
     @property
+    def description(self) -> str:
+        """The description as prose: a line `.` stands for an empty one, as in DEP-3."""
+        return "\n".join("" if line == "." else line for line in self.fields["Description"].splitlines())
+
+    @property
     def requires(self) -> list[str]:
         return _names(self.fields.get("Requires", ""))
 

@@ -47,18 +47,17 @@ def run_probes(checkout: Checkout, patches: list[Patch], tree: Path, *, timeout:
         Refusal: `probe-missing`, `probe-crashed` when pytest itself gave no report.
     """
     files = {patch.slug: checkout.root / patch.fields["Probe"] for patch in patches}
-    for slug, file in files.items():
+    return run_files(checkout, files, tree, timeout=timeout)
+
+
+def run_files(
+    checkout: Checkout, files: dict[str, Path], tree: Path, *, timeout: float = 900
+) -> dict[str, ProbeResult]:
+    """Run these probe files as `run_probes` does; results by the names that `files` gives them."""
+    for name, file in files.items():
         if not file.is_file():
-            raise Refusal("probe-missing", f"{slug} has no probe", path=file)
-    link_test_layer(checkout)
-    environment = dict(
-        os.environ,
-        PYTHONPATH=os.pathsep.join(map(str, [tree, site_packages(checkout.runtime), checkout.proof])),
-        PYTHONPYCACHEPREFIX=str(checkout.build / "pycache"),  # fast the second time, and the trees stay as they are
-        SGLANG_USE_CPU_ENGINE="0",
-        TRITON_INTERPRET="1",
-        HF_HUB_OFFLINE="1",
-    )
+            raise Refusal("probe-missing", f"{name} has no probe", path=file)
+    environment = tree_environment(checkout, tree)
     with tempfile.TemporaryDirectory(prefix="sm120-probe-") as name:
         report = Path(name) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
@@ -74,7 +73,26 @@ def run_probes(checkout: Checkout, patches: list[Patch], tree: Path, *, timeout:
                 "probe-crashed", f"pytest gave no report: {(result.stdout + result.stderr)[-2000:]}", path=tree
             )
         cases = list(ElementTree.parse(report).iter("testcase"))
-    return {slug: _count(file, cases, checkout.root) for slug, file in files.items()}
+    return {name: _count(file, cases, checkout.root) for name, file in files.items()}
+
+
+def tree_environment(checkout: Checkout, tree: Path) -> dict[str, str]:
+    """The environment in which `sys.executable -m pytest` imports upstream packages from `tree` first.
+
+    Behind `tree` come the runtime's patched wheels and the proof layer; torch comes from the runtime's dependency
+    layer, which is linked into the tool's environment here.
+    """
+    link_test_layer(checkout)
+    return dict(
+        os.environ,
+        PYTHONPATH=os.pathsep.join(map(str, [tree, site_packages(checkout.runtime), checkout.proof])),
+        PYTHONPYCACHEPREFIX=str(checkout.build / "pycache"),  # fast the second time, and the trees stay as they are
+        SGLANG_USE_CPU_ENGINE="0",
+        TRITON_INTERPRET="1",
+        HF_HUB_OFFLINE="1",
+        OMP_NUM_THREADS="2",
+        OPENBLAS_NUM_THREADS="1",
+    )
 
 
 def probe_modules(checkout: Checkout, patch: Patch) -> list[Path]:

@@ -34,6 +34,9 @@ from sm120.integration.wheels import repack
 Report = Callable[[str], None]
 KEPT_RUNTIMES = 2
 PROOF = "proof.json"
+# A comment in a lock: this requirement first, with whatever it asks for. An index that serves torch only as a CUDA
+# build brings the libraries that it links in this way; a CPU build asks for nothing more than the lock lists.
+WITH_DEPENDENCIES = "# with dependencies:"
 
 
 def build_runtime(
@@ -167,8 +170,14 @@ def _dependency_layer(checkout: Checkout, flavor: str, lock: Path, report: Repor
     report(f"installing {count} locked packages ({flavor})")
     started = time.monotonic()
     _make_venv(home)
+    python = home / "bin" / "python"
+    lines = [line.strip() for line in lock.read_text().splitlines()]
+    for line in lines:
+        if line.startswith(WITH_DEPENDENCIES):
+            requirement = line.removeprefix(WITH_DEPENDENCIES).strip()
+            pip(python, "install", "--quiet", requirement, what=f"installing {requirement}")
     # The lock is complete, so pip resolves nothing: what is listed is what is installed.
-    pip(home / "bin" / "python", "install", "--quiet", "--no-deps", "-r", str(lock), what=f"installing {lock.name}")
+    pip(python, "install", "--quiet", "--no-deps", "-r", str(lock), what=f"installing {lock.name}")
     complete.write_text(f"{time.monotonic() - started:.0f} s\n")
     report(f"dependencies are in after {time.monotonic() - started:.0f} s")
     return home

@@ -62,6 +62,33 @@ def patched_tree(pristine: Path, series: Series, overlay: list[OverlayFile], des
     return build_aside(destination, make)
 
 
+def apply_in_place(folder: Path, series: Series, overlay: list[OverlayFile]) -> None:
+    """Patch a user's own tree: everything is tried on copies of the touched files first.
+
+    Raises:
+        Refusal: whatever a patch or the overlay is refused for; `folder` is then untouched.
+    """
+    if not folder.is_dir():
+        raise Refusal("tree-missing", "no such folder", path=folder)
+    with tempfile.TemporaryDirectory(prefix="sm120-apply-") as name:
+        trial = Path(name)
+        copy_touched(folder, series.patches, trial)
+        for file in overlay:  # so that one which is there already is refused
+            if (folder / file.target).exists():
+                (trial / file.target).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(folder / file.target, trial / file.target)
+        apply_series(trial, series, overlay)
+        for path in [path for path in trial.rglob("*") if path.is_file()]:
+            target = folder / path.relative_to(trial)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            aside = target.with_name(f".{target.name}.tmp-apply")
+            shutil.copy(path, aside)
+            aside.replace(target)
+        for target in {target for patch in series.patches for target in patch.touched}:
+            if not (trial / target).exists():
+                (folder / target).unlink(missing_ok=True)
+
+
 def apply_series(tree: Path, series: Series, overlay: list[OverlayFile]) -> None:
     """Place the overlay in `tree` and apply every patch; the tree is spoiled when this is refused."""
     place_overlay(tree, overlay)

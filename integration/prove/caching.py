@@ -15,6 +15,11 @@ from .summary import Summary
 
 NEW_TOKENS = 16
 
+# Of the first sixty prompts of these lengths, ones whose continuation hangs on tokens all over the cached pages: many
+# others end in a run of one token, whatever is in the cache.
+DENSE_PROMPT = prompt(44, 200)
+HYBRID_PROMPT = prompt(6, 140)
+
 
 def prove_caching(
     runtime: Runtime,
@@ -26,16 +31,15 @@ def prove_caching(
     storage: Storage,
     work: Path,
     summary: Summary,
-    prompt_tokens: int,
+    asked: Sequence[int],
     pressure: int,
     environment: Mapping[str, str] | None = None,
     hooks: Sequence[Path] = (),
 ) -> list[Row]:
-    """Serve one prompt of `prompt_tokens` from every tier and judge each reply by transformers.
+    """Serve the prompt `asked` from every tier and judge each reply by transformers.
 
     `pressure` other prompts of that length must be enough to push the first one out of the device pool.
     """
-    asked = prompt(0, prompt_tokens)
     environment = {**storage.environment(), **(environment or {})}
 
     def server(name: str) -> Server:
@@ -49,7 +53,7 @@ def prove_caching(
             ("device hit", "device", first.generate(asked, NEW_TOKENS)),
         ]
         for number in range(1, pressure + 1):
-            first.generate(prompt(number, prompt_tokens), 1)
+            first.generate(prompt(-number, len(asked)), 1)
         replies.append(("host hit", "host", first.generate(asked, NEW_TOKENS)))
         wait_until_written(storage)
         summary.ended(f"{group} first", first)

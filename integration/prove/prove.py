@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from . import models, recipes, storage
-from .caching import prove_caching
+from .caching import DENSE_PROMPT, HYBRID_PROMPT, prove_caching
 from .rows import Row
 from .runtime import Runtime
 from .server import Argument
@@ -60,7 +60,7 @@ def prove(
             storage=disk,
             work=work,
             summary=summary,
-            prompt_tokens=200,
+            asked=DENSE_PROMPT,
             pressure=3,
             environment=summary.environment(),
             hooks=hooks,
@@ -95,7 +95,7 @@ def prove(
             storage=disk,
             work=work,
             summary=summary,
-            prompt_tokens=140,
+            asked=HYBRID_PROMPT,
             pressure=3,
             environment=hybrid_environment,
             hooks=hooks,

@@ -17,7 +17,7 @@ from sm120.integration.upstream.closure import Closure, find_closure, prove_clos
 from sm120.integration.upstream.export import export_mbox, export_onto, upstream_tests
 from sm120.integration.upstream.pr_body import find_template, pr_body
 from sm120.integration.upstream.status_cli import status_command
-from sm120.integration.upstream.version_cli import bump_command, detector_command, matrix_command
+from sm120.integration.upstream.version_cli import bump_command, detector_command, matrix_command, watch_command
 
 console = Console(highlight=False)
 
@@ -29,6 +29,7 @@ def register(app: typer.Typer) -> None:
     app.command("status")(status_command)
     app.command("matrix")(matrix_command)
     app.command("bump")(bump_command)
+    app.command("watch")(watch_command)
     app.command("detector")(detector_command)
 
 

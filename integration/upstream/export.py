@@ -102,7 +102,7 @@ def release_clone(recipe: Recipe, pristine: Path, patches: list[Patch], folder: 
 def commit_message(patch: Patch) -> str:
     """Subject and description; the other header fields are ours and stay here."""
     subject = patch.subject.split("] ", 1)[1]  # upstream knows which project it is
-    return f"{subject}\n\n{patch.fields['Description']}\n"
+    return f"{subject}\n\n{patch.description}\n"
 
 
 def upstream_diff(pin: Pin, patch: Patch) -> str:

@@ -69,7 +69,7 @@ def _sections(pin: Pin, closure: Closure, before: ProbeResult, after: ProbeResul
             f"* {other.subject.split('] ', 1)[1]}" for other in closure.patches
         )
     return {
-        "motivation": patch.fields["Description"],
+        "motivation": patch.description,
         "changes": _diffstat(pin, patch) + needs,
         "evidence": (
             f"`{test_path}` on {pin.git_tag} without this change: {before.failed} failed, {before.passed} passed.\n"

@@ -18,6 +18,7 @@ from sm120.integration.upstream.detector import measure, summary
 from sm120.integration.upstream.matrix import Table, make_matrix
 from sm120.integration.upstream.matrix_page import page
 from sm120.integration.upstream.releases import find_release, local_release
+from sm120.integration.upstream.watch import new_versions, report, try_release
 
 console = Console(highlight=False)
 progress = Console(stderr=True, highlight=False)
@@ -138,3 +139,22 @@ def detector_command(
             typer.echo(f"{trial.kind}: {trial.change} on {trial.release}: {trial.verdict.why}")
     if any(trial.along for trial in trials if trial.kind.startswith("never")):
         raise typer.Exit(1)
+
+
+def watch_command(
+    report_file: Annotated[Path | None, typer.Option("--report", help="write the news here as Markdown")] = None,
+) -> None:
+    """Look for new releases of the pinned projects and try the series on them. Exit 3 when there is news."""
+    checkout = find_checkout()
+    news = []
+    for project in checkout.projects():
+        versions = new_versions(checkout, project)
+        console.print(f"{project}: {', '.join(versions) or 'nothing new'}", markup=False)
+        news += [try_release(checkout, project, version) for version in versions[-1:]]
+    if news:
+        text = report(news)
+        if report_file:
+            report_file.write_text(text)
+        else:
+            typer.echo(text)
+    raise typer.Exit(3 if news else 0)

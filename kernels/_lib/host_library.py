@@ -114,7 +114,7 @@ def compile_library(
     if sanitize:
         command += ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
     else:
-        command += ["-O2", "-DSIMT_POISON"]
+        command += ["-O2" if mutation is None else "-O0", "-DSIMT_POISON"]
     command += [f"-D{name}={value}" for name, value in (defines or {}).items()]
     command += [f"-I{path}" for path in include] + ["-isystem", str(cuda_include()), str(source), "-o", str(library)]
     # the compiler itself must not run under a preloaded sanitizer: it is 20 times slower there
@@ -128,8 +128,7 @@ def compile_library(
 @functools.cache
 def cuda_include() -> Path:
     """Folder of NVIDIA's own headers (cuda_bf16.h, cuda_fp8.h, vector_types.h); they compile as plain C++."""
-    nvcc = shutil.which("nvcc")
-    candidates = [Path(nvcc).resolve().parent.parent / "include"] if nvcc else []
+    candidates = [root / "include" for root in _toolkits()]
     try:
         import triton
 
@@ -137,9 +136,19 @@ def cuda_include() -> Path:
     except ImportError:
         pass
     for candidate in candidates:
-        if (candidate / "cuda_bf16.h").exists():
+        # cuda_fp16.h includes nv/target, which Triton's copy of the headers leaves out
+        if (candidate / "cuda_bf16.h").exists() and (candidate / "nv" / "target").exists():
             return candidate
-    raise RuntimeError("no CUDA headers: neither beside nvcc on PATH nor in an installed Triton")
+    raise RuntimeError("no complete CUDA headers (cuda_bf16.h, nv/target): neither with nvcc on PATH nor in Triton")
+
+
+def _toolkits() -> list[Path]:
+    """Where nvcc on PATH says its toolkit is; asked, because the nvcc found first may be a script that calls another."""
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        return []
+    done = subprocess.run([nvcc, "--dryrun", "-c", "-x", "cu", "/dev/null"], capture_output=True, text=True, timeout=60)
+    return [Path(line.split("TOP=", 1)[1]) for line in done.stderr.splitlines() if line.startswith("#$ TOP=")]
 
 
 def _compiler() -> str:

@@ -1,6 +1,6 @@
 """What a cubin says about its kernels: registers, spills, shared memory, access widths, and what its loops are made of.
 
-Read with the cuobjdump and nvdisasm that ship inside Triton, so that no toolkit is needed and one pair of tools reads every
+Read with the cuobjdump and nvdisasm that ship inside Triton: no toolkit is needed, and one pair of tools reads every
 compiler's output. Instruction counts are static: predicated instructions count, trip counts do not.
 """
 

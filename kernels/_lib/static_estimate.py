@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sm120.kernels._lib.compilers import Cubin
-from sm120.kernels._lib.machine_code import KernelCode, histogram
+from sm120.kernels._lib.machine_code import Instruction, KernelCode, histogram
 from sm120.kernels._lib.occupancy import SHARED_BYTES_PER_BLOCK, occupancy
 
 LABEL = "static estimate: read from machine code, no GPU was used"
@@ -55,7 +55,7 @@ def record(code: KernelCode, cubin: Cubin, threads: int, bytes_moved: int) -> di
                   once; divided by the DRAM rate it is the least time that launch can take.
     """
     resident = occupancy(code.registers, threads, code.shared_bytes + cubin.dynamic_shared_bytes)
-    hot = max(code.loops, key=len, default=[])
+    hot: list[Instruction] = max(code.loops, key=len, default=[])
     return {
         "evidence": LABEL,
         "kernel": code.name,

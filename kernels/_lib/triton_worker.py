@@ -1,4 +1,4 @@
-"""The process in which `compilers.triton` compiles: reads a job as JSON, writes a cubin, prints what running it needs."""
+"""The process in which `compilers.triton` compiles: a job comes in as JSON, a cubin and its needs go out."""
 
 from __future__ import annotations
 

@@ -14,25 +14,26 @@ from pathlib import Path
 
 from sm120.kernels._lib import capability, compilers
 
+# Where a person without the packages installed says that an unpacked wheel lies: the folder that holds the package.
+VARIABLES = {"sglang": "SM120_SGLANG", "flashinfer": "SM120_FLASHINFER"}
+
 
 @functools.cache
-def sglang_root() -> Path | None:
-    """The `sglang` package whose headers are used: $SM120_SGLANG (a tree that holds `sglang/`), else an installed one.
-
-    Found without importing it.
-    """
-    tree = os.environ.get("SM120_SGLANG")
+def package_root(name: str) -> Path | None:
+    """The folder of an upstream package: under its variable in VARIABLES, else the installed one. Imports nothing."""
+    tree = os.environ.get(VARIABLES.get(name, ""))
     if tree:
-        return Path(tree) / "sglang"
-    found = find_spec("sglang")
-    return Path(next(iter(found.submodule_search_locations))) if found and found.submodule_search_locations else None
+        return Path(tree) / name
+    found = find_spec(name)
+    locations = list(found.submodule_search_locations or ()) if found else []
+    return Path(locations[0]) if locations else None
 
 
 def missing_sglang_headers() -> str | None:
     """None when the pinned wheel's JIT headers can be read, else the reason for people."""
-    root = sglang_root()
+    root = package_root("sglang")
     if root is None:
-        return "SGLang's JIT headers: no sglang package, and SM120_SGLANG does not name an unpacked wheel"
+        return f"SGLang's JIT headers: no sglang package, and {VARIABLES['sglang']} does not name an unpacked wheel"
     if not (root / "kernels" / "jit" / "include" / "sgl_kernel").is_dir():
         return f"SGLang's JIT headers: not under {root}"
     return None
@@ -40,19 +41,21 @@ def missing_sglang_headers() -> str | None:
 
 def missing_tvm_ffi() -> str | None:
     """None when tvm-ffi can be imported, else the reason for people."""
-    return None if find_spec("tvm_ffi") else "apache-tvm-ffi is not installed"
+    return None if package_root("tvm_ffi") else "apache-tvm-ffi is not installed"
 
 
 def build_jit_module(source: Path, *, include: Sequence[Path], out: Path, timeout: float = 600) -> Path:
     """Compile `source`, which exports through TVM_FFI_DLL_EXPORT_TYPED_FUNC, with the flags of SGLang's JIT.
 
-    Raises compilers.CompileError with nvcc's words.
+    Raises compilers.CompileError with nvcc's words, or with what is missing.
     """
-    ffi = Path(next(iter(find_spec("tvm_ffi").submodule_search_locations)))
+    ffi, sglang = package_root("tvm_ffi"), package_root("sglang")
+    if ffi is None or sglang is None:
+        raise compilers.CompileError(f"{source.name}: {missing_tvm_ffi() or missing_sglang_headers()}")
     name = capability.arch((12, 0))
     command = ["nvcc", "-std=c++20", "-O3", "-DSGL_CUDA_ARCH=1200", "--expt-relaxed-constexpr", "-gencode"]
     command += [f"arch={name.replace('sm', 'compute')},code={name}", "-Xcompiler", "-fPIC", "-shared", "-o", str(out)]
-    folders = [*include, sglang_root() / "kernels" / "jit" / "include"]
+    folders = [*include, sglang / "kernels" / "jit" / "include"]
     folders += [ffi / "include", ffi / "3rdparty" / "dlpack" / "include"]
     command += [*(f"-I{folder}" for folder in folders), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)

@@ -226,7 +226,8 @@ def report(records: list[dict[str, object]]) -> str:
         moved = bytes_per_row(size)
         share = moved["in_place"] / moved["gathered"]
         lines.append(
-            f"{pool} pool, bytes per query row: {moved['in_place']:,} in place, {moved['gathered']:,} gathered ({share:.0%})"
+            f"{pool} pool, bytes per query row: {moved['in_place']:,} in place, "
+            f"{moved['gathered']:,} gathered ({share:.0%})"
         )
     return "\n".join(lines)
 

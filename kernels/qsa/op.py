@@ -117,7 +117,8 @@ def block_topk(scores: torch.Tensor, row_starts: torch.Tensor, lengths: torch.Te
         if outside.any():
             row = int(outside.nonzero()[0])
             raise ValueError(
-                f"lengths: row {row} is [{int(row_starts[row])}, +{int(lengths[row])}), needs to lie in 0..{shapes['W']}"
+                f"lengths: row {row} is [{int(row_starts[row])}, +{int(lengths[row])}), "
+                f"needs to lie in 0..{shapes['W']}"
             )
     return torch.ops.sm120.qsa_block_topk(scores, row_starts, lengths, topk)
 

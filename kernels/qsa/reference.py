@@ -1,8 +1,8 @@
 """The whole QSA path in float64, one obvious loop each: what every kernel and patch of this folder is held against.
 
 hidden → index projection → norms → rotary → compressed keys → block scores → top-k → tokens → attention.
-Letters: T query tokens, S context tokens, c compression ratio, Hi index heads, Di index head size, HQ/HK query/KV heads.
-Source: shared facts on QSA §2.2; checked against the released SGLang 0.5.23 modules in tests/.
+Letters: T query tokens, S context tokens, c compression ratio, Hi index heads of size Di, HQ and HK query and KV heads.
+Source: shared facts on QSA §2.2; the released modules are held against it in tests/runtime/in_runtime.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ def qsa_layer(
     v: torch.Tensor,
     config: QsaConfig,
     scale: float,
+    first: int = 0,
 ) -> torch.Tensor:
-    """One request's causal QSA attention over a whole context, [T, HQ, D] float64.
+    """One request's causal QSA attention over a whole context, [T - first, HQ, D] float64, from query row `first` on.
 
     hidden [T, hidden], rope_positions [3, T] int, weight [(Hi + 1)·Di, hidden], q_norm and k_norm [Di],
     q [T, HQ, D], k and v [T, HK, D] (after the attention layer's own norms and rotary). Query i attends a subset of
@@ -66,16 +67,16 @@ def qsa_layer(
     index_q = rotate(gemma_rms_norm(index_q, q_norm, config.eps), rope_positions, config)
     keys = compress_keys(raw_k, rope_positions, k_norm, config)
     rows = []
-    for position in range(hidden.shape[0]):
+    for position in range(first, hidden.shape[0]):
         visible = (position + 1) // config.ratio
         scores = block_scores(index_q[position], keys[:visible])
         blocks = select_blocks(scores, visible, config.block_topk)
         rows.append(expand_blocks(blocks, position, position + 1, config))
-    return sparse_attention(q, k, v, pad_rows(rows), scale)
+    return sparse_attention(q[first:], k, v, pad_rows(rows), scale)
 
 
 def project_index(hidden: torch.Tensor, weight: torch.Tensor, config: QsaConfig) -> tuple[torch.Tensor, torch.Tensor]:
-    """Index queries [T, Hi, Di] and raw keys [T, Di], float64, from hidden [T, hidden] and weight [(Hi+1)·Di, hidden]."""
+    """Index queries [T, Hi, Di] and raw keys [T, Di], float64; hidden [T, hidden], weight [(Hi + 1)·Di, hidden]."""
     qk = hidden.double() @ weight.double().T
     width = config.index_heads * config.index_dim
     return qk[:, :width].reshape(-1, config.index_heads, config.index_dim), qk[:, width:]
@@ -124,7 +125,7 @@ def compress_keys(
 
 
 def block_scores(index_q: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    """Σ over index heads of max(0, q_h · k) / sqrt(Di): index_q [Hi, Di], keys [N, Di] → [N] float64. No head weights."""
+    """Σ over index heads of max(0, q_h · k) / sqrt(Di), no head weights: index_q [Hi, Di], keys [N, Di] → [N]."""
     scores = torch.zeros(keys.shape[0], dtype=torch.float64)
     for head in range(index_q.shape[0]):
         scores += torch.clamp(keys.double() @ index_q[head].double(), min=0.0)

@@ -90,10 +90,7 @@ def _block_topk(
         at_least = tl.cumsum(histogram, 0, reverse=True)
         digit = tl.sum((at_least >= wanted).to(tl.int32), 0) - 1
         wanted -= tl.sum(tl.where(bins > digit, histogram, 0), 0)
-        if step == 0:
-            prefix = digit - 128
-        else:
-            prefix = (prefix << 8) | digit
+        prefix = digit - 128 if step == 0 else (prefix << 8) | digit
 
     # `prefix` is the k-th largest key; `wanted` of those equal to it belong to the result.
     taken = 0

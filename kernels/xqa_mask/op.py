@@ -1,10 +1,11 @@
-"""Checked entry point: pack an XQA draft-block mask on the CPU or, inside a CUDA graph if need be, on an SM120 device."""
+"""Checked entry point: pack an XQA draft-block mask on the CPU or on an SM120 device, inside a CUDA graph or not."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 import importlib
+import itertools
 from typing import Any
 
 import torch
@@ -63,7 +64,7 @@ def pack_mask(
             f"parents, ancestors: kind {kind!r} needs {'exactly one of them' if kind == 'tree' else 'neither'}"
         )
 
-    device = _common_device(device, out, cu_seqlens, parents, ancestors)
+    target = _common_device(device, out, cu_seqlens, parents, ancestors)
     width = 2 * ((q_len + 31) // 32)
     shapes = Shapes()
     if cu_seqlens is None:
@@ -78,17 +79,17 @@ def pack_mask(
         rows = check_int("total_q", total_q, 0, 2**31 - 1)
         leading = (rows,)
     if out is None:
-        out = torch.empty((*leading, width), dtype=torch.uint16, device=device)
+        out = torch.empty((*leading, width), dtype=torch.uint16, device=target)
     check_tensor("out", out, dtype=torch.uint16, shape=(*leading, width), contiguous=True, align=4 if rows else None)
     if parents is not None:
         check_tensor("parents", parents, dtype=torch.int32, shape=leading, contiguous=True)
     if ancestors is not None:
         check_tensor("ancestors", ancestors, dtype=torch.bool, shape=(*leading, q_len), contiguous=True)
-    if device.type == "cuda":
-        capability.require(torch.cuda.get_device_capability(device), "xqa_mask", CAPABILITIES)
-    elif device.type != "cpu":
-        raise ValueError(f"out: device is {device}, needs cpu or cuda")
-    if device.type == "cpu" if check_values is None else check_values:
+    if target.type == "cuda":
+        capability.require(torch.cuda.get_device_capability(target), "xqa_mask", CAPABILITIES)
+    elif target.type != "cpu":
+        raise ValueError(f"out: device is {target}, needs cpu or cuda")
+    if target.type == "cpu" if check_values is None else check_values:
         _check_lengths(cu_seqlens, q_len, rows)
         _check_parents(parents, cu_seqlens, q_len)
     torch.ops.sm120.xqa_mask_pack_(out, cu_seqlens, parents, ancestors, requests, q_len, kind == "full")
@@ -108,7 +109,7 @@ def _check_lengths(cu_seqlens: torch.Tensor | None, q_len: int, rows: int) -> No
     if cu_seqlens is None:
         return
     offsets = cu_seqlens.tolist()
-    lengths = [end - begin for begin, end in zip(offsets, offsets[1:], strict=False)]
+    lengths = [end - begin for begin, end in itertools.pairwise(offsets)]
     if offsets[0] != 0 or any(not 0 <= length <= q_len for length in lengths):
         raise ValueError(f"cu_seqlens: got {offsets}, needs to start at 0 and to rise by 0..{q_len} a request")
     if offsets[-1] > rows:
@@ -120,12 +121,11 @@ def _check_parents(parents: torch.Tensor | None, cu_seqlens: torch.Tensor | None
         return
     flat = parents.flatten().tolist()
     offsets = list(range(0, len(flat) + 1, q_len)) if cu_seqlens is None else cu_seqlens.tolist()
-    for request, (begin, end) in enumerate(zip(offsets, offsets[1:], strict=False)):
+    for request, (begin, end) in enumerate(itertools.pairwise(offsets)):
         for index, parent in enumerate(flat[begin:end]):
             if parent >= index:
-                raise ValueError(
-                    f"parents: request {request} token {index} has parent {parent}, needs an earlier token or a negative"
-                )
+                where = f"request {request} token {index} has parent {parent}"
+                raise ValueError(f"parents: {where}, needs an earlier token or a negative number")
 
 
 _library = torch.library.Library("sm120", "FRAGMENT")
@@ -149,28 +149,37 @@ def _pack_on_cpu(out, cu_seqlens, parents, ancestors, batch, q_len, full) -> Non
 def _pack_on_cuda(out, cu_seqlens, parents, ancestors, batch, q_len, full) -> None:
     from sm120.kernels._lib import fatbin
 
-    rows = out.numel() // out.shape[-1]
-    if rows == 0:
+    kernel, blocks, arguments = launch_plan(out, cu_seqlens, parents, ancestors, batch, q_len, full)
+    if blocks == 0:
         return
-    slots = rows * ((q_len + 31) // 32)
-    pointer = lambda tensor: ctypes.c_void_p(0 if tensor is None else tensor.data_ptr())  # noqa: E731
-    arguments = [pointer(out), pointer(cu_seqlens)]
-    sizes = [ctypes.c_int64(rows), ctypes.c_int32(batch), ctypes.c_int32(q_len)]
-    slots_per_block = BLOCK_THREADS
-    if parents is not None:
-        kernel, arguments = "xqa_mask_tree", [*arguments, pointer(parents), *sizes]
-    elif ancestors is not None:
-        kernel, arguments = "xqa_mask_matrix", [*arguments, pointer(ancestors), *sizes]
-        slots_per_block = BLOCK_THREADS // 32
-    else:
-        kernel, arguments = "xqa_mask_chain", [*arguments, *sizes, ctypes.c_int32(full)]
     fatbin.load("xqa_mask", out.device.index).launch(
         kernel,
-        (-(-slots // slots_per_block), 1, 1),
+        (blocks, 1, 1),
         (BLOCK_THREADS, 1, 1),
         *arguments,
         stream=torch.cuda.current_stream(out.device).cuda_stream,
     )
+
+
+def launch_plan(
+    out: torch.Tensor,
+    cu_seqlens: torch.Tensor | None,
+    parents: torch.Tensor | None,
+    ancestors: torch.Tensor | None,
+    batch: int,
+    q_len: int,
+    full: bool,
+) -> tuple[str, int, list[Any]]:
+    """Which kernel a packing launches, over how many blocks, with which arguments (ints are pointers)."""
+    rows = out.numel() // out.shape[-1]
+    slots = rows * ((q_len + 31) // 32)
+    pointers = [out.data_ptr(), 0 if cu_seqlens is None else cu_seqlens.data_ptr()]
+    sizes = [ctypes.c_int64(rows), ctypes.c_int32(batch), ctypes.c_int32(q_len)]
+    if parents is not None:
+        return "xqa_mask_tree", -(-slots // BLOCK_THREADS), [*pointers, parents.data_ptr(), *sizes]
+    if ancestors is not None:
+        return "xqa_mask_matrix", -(-slots // (BLOCK_THREADS // 32)), [*pointers, ancestors.data_ptr(), *sizes]
+    return "xqa_mask_chain", -(-slots // BLOCK_THREADS), [*pointers, *sizes, ctypes.c_int32(full)]
 
 
 _library.impl("xqa_mask_pack_", _pack_on_cpu, "CPU")

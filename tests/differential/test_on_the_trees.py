@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -12,7 +11,8 @@ import pytest
 
 from sm120.integration.checkout import find_checkout
 from sm120.integration.identity import load_recipe
-from sm120.integration.runtime import pristine_of, site_packages
+from sm120.integration.probes import tree_environment
+from sm120.integration.runtime import pristine_of
 from sm120.integration.tree import patched_tree
 
 HERE = Path(__file__).parent
@@ -30,16 +30,16 @@ def trees() -> dict[str, Path]:
 
 def run(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run pytest on a check with `tree` first on the import path, then the runtime and the proof layer."""
-    environment = dict(
-        os.environ,
-        PYTHONPATH=os.pathsep.join(map(str, [tree, site_packages(CHECKOUT.runtime), CHECKOUT.proof])),
-        PYTHONDONTWRITEBYTECODE="1",
-        SGLANG_USE_CPU_ENGINE="0",
-        TRITON_INTERPRET="1",
-        HF_HUB_OFFLINE="1",
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    return subprocess.run(
+        command,
+        cwd=HERE,
+        env=tree_environment(CHECKOUT, tree),
+        capture_output=True,
+        text=True,
+        timeout=580,
+        check=False,
     )
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", *arguments]
-    return subprocess.run(command, cwd=HERE, env=environment, capture_output=True, text=True, timeout=580, check=False)
 
 
 @pytest.mark.parametrize("check", CHECKS)

@@ -225,6 +225,28 @@ def test_save_refuses_a_commit_without_a_name_and_a_dirty_folder(built, tmp_path
     assert {path.name: path.read_bytes() for path in built.folder.iterdir()} == before
 
 
+def test_apply_patches_a_users_tree_or_leaves_it_alone(built, tmp_path):
+    add_kernel(built)
+    built.patch("hook", {"alpha/core.py": HOOK, "alpha/tool.sh": None}, Kernels="packing")
+    assert built.sm120("series", "refresh").returncode == 0
+    assert built.build().returncode == 0
+    mine = tmp_path / "mine"
+    shutil.copytree(built.checkout.build / "trees" / "alpha-1.0", mine)
+    (mine / "alpha/notes.txt").write_text("mine")
+    assert built.sm120("series", "apply", "alpha", str(mine)).returncode == 0
+    (mine / "alpha/notes.txt").unlink()
+    recipe = load_recipe(built.checkout, "alpha")
+    assert snapshot(mine) == snapshot(built.checkout.build / "trees" / recipe.name)
+
+    patched = snapshot(mine)
+    again = built.sm120("series", "apply", "alpha", str(mine))
+    assert again.returncode == 2 and "[overlay-exists]" in again.stderr
+    (mine / "alpha/data/packing.cuh").unlink()
+    again = built.sm120("series", "apply", "alpha", str(mine))
+    assert again.returncode == 2 and "[patch-conflict]" in again.stderr
+    assert snapshot(mine) == {name: data for name, data in patched.items() if not name.endswith("packing.cuh")}
+
+
 @pytest.mark.skipif(shutil.which("quilt") is None, reason="needs Debian's quilt")
 def test_real_quilt_gives_the_same_tree(built, tmp_path):
     add_kernel(built)

@@ -3,6 +3,7 @@
 The short pair runs by default. The rest is marked slow:  pytest tests/served/test_recover_ssm.py -m slow
 """
 
+import json
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -13,7 +14,6 @@ import pytest
 
 from sm120.integration.planner import HybridModel, ServerSettings, plan
 from sm120.integration.prove import models, recipes
-from sm120.integration.prove.runtime import Runtime
 from sm120.integration.prove.server import Reply, Server
 
 pytestmark = [pytest.mark.served, pytest.mark.timeout(1200)]
@@ -39,15 +39,19 @@ class Answers:
         return [reply.tokens for reply in self.replies]
 
 
+@pytest.fixture(autouse=True)
+def slow_only_when_asked_for(request):
+    if request.node.get_closest_marker("slow") and "slow" not in request.config.option.markexpr:
+        pytest.skip("starts servers for minutes; run it with -m slow")
+
+
 @pytest.fixture(scope="session")
-def answers(tmp_path_factory):
+def answers(runtime, work):
     """answers(algorithm, mode, fault): start that server once, ask it, stop it."""
-    runtime = Runtime.from_environment()
-    folder = tmp_path_factory.mktemp("recover")
 
     @cache
     def ask(algorithm: str | None, mode: str = "full", fault: str | None = None, paged: bool = False) -> Answers:
-        make = lambda model: models.make(runtime, model, folder / "models")  # noqa: E731
+        make = lambda model: models.make(runtime, model, work / "models")  # noqa: E731
         arguments = dict(recipes.HYBRID_PAGED if paged else recipes.HYBRID)
         if algorithm == "nextn":
             arguments |= recipes.nextn()
@@ -58,7 +62,7 @@ def answers(tmp_path_factory):
         if algorithm:
             arguments["gdn-mtp-cache-mode"] = mode
         hooks = [FAULTS / "report_pool_bytes.py", *([FAULTS / f"{fault}.py"] if fault else [])]
-        log = folder / f"{algorithm}-{mode}-{fault}-{paged}.log"
+        log = work / f"{algorithm}-{mode}-{fault}-{paged}.log"
         server = Server(runtime, make(TARGET), arguments, log=log, environment=recipes.HYBRID_ENVIRONMENT, hooks=hooks)
         with server:
             replies = resume_after_a_checkpoint(server) if paged else server.generate_batch(PROMPTS, NEW_TOKENS)
@@ -137,6 +141,17 @@ def test_every_accepted_length_occurs(answers):
             for length, times in enumerate(reply.meta["spec_correct_drafts_histogram"]):
                 seen[length] += times
     assert all(seen[length] for length in range(DRAFTS)), f"accepted drafts: {dict(seen)}"
+
+
+@pytest.mark.slow
+def test_verify_counts_are_those_of_an_independent_oracle(answers, runtime, work):
+    none = answers("standalone", "none")
+    draft = models.make(runtime, models.HYBRID_STANDALONE_DRAFT, work / "models")
+    served = [[prompt, list(tokens)] for prompt, tokens in zip(PROMPTS, none.tokens, strict=True)]
+    request, answer = work / "oracle.json", work / "rounds.json"
+    request.write_text(json.dumps({"draft": str(draft), "drafts": DRAFTS - 1, "served": served}))
+    runtime.run_script(Path(__file__).with_name("acceptance_oracle.py"), str(request), str(answer))
+    assert [reply.meta["spec_verify_ct"] for reply in none.replies] == json.loads(answer.read_text())
 
 
 @pytest.mark.slow

@@ -192,10 +192,10 @@ class TestMutations:
             test_short_contexts_equal_dense_attention_exactly(5)
 
     def test_rotating_at_the_groups_last_position(self, monkeypatch):
-        honest = ref.rotate
-        monkeypatch.setattr(ref, "rotate", lambda x, p, c: honest(x, p + (c.ratio - 1 if x.ndim == 2 else 0), c))
+        honest = ref.compress_keys
+        monkeypatch.setattr(ref, "compress_keys", lambda k, p, w, c: honest(k, p + c.ratio - 1, w, c))
         with pytest.raises(AssertionError):
-            test_mrope_axes_follow_the_interleaved_sections()
+            test_compressed_key_turns_at_the_groups_first_position()
 
     def test_tail_at_fixed_columns(self, monkeypatch):
         monkeypatch.setattr(ref, "append_drafts", lambda f, n, p: f + [-1] * (2051 - len(f)) + list(range(n, p + 1)))

@@ -7,6 +7,7 @@ import random
 import pytest
 import torch
 from xqa_mask_cases import CASES, Case
+from xqa_mask_host_build import HostBuild
 
 from sm120.kernels._lib import poison, value_coded
 from sm120.kernels._lib.host_library import Mutation
@@ -85,80 +86,58 @@ def test_what_is_attended_is_what_was_meant(kind: str, host) -> None:
             assert value_coded.attended(prefix_len, row) == [j for j, visible in enumerate(seen) if visible]
 
 
-MUTATIONS = [
-    (Mutation("one-draft-short", "xqa_mask.cuh", ": row.index + 1;", ": row.index;"), Case("causal", 8, (8, 8))),
-    (
-        Mutation("full-for-causal", "xqa_mask.cuh", ": full ? row.length", ": true ? row.length"),
-        Case("causal", 8, (8,) * 2),
-    ),
-    (
-        Mutation("causal-for-full", "xqa_mask.cuh", ": full ? row.length", ": false ? row.length"),
-        Case("full", 8, (8,) * 2),
-    ),
-    (Mutation("rows-padded-to-16", "xqa_mask.cuh", "kWordBits = 32", "kWordBits = 16"), None),
-    (Mutation("shift-by-32", "xqa_mask.cuh", "count >= kWordBits ? 0xffffffffu", "count > 32 ? 0xffffffffu"), None),
-    (
-        Mutation(
-            "first-request-only",
-            "xqa_mask.cuh",
-            "request * q_len, static_cast<int>(row - request * q_len)",
-            "0, static_cast<int>(row)",
-        ),
-        Case("causal", 8, (8, 8)),
-    ),
-    (
-        Mutation(
-            "block-offset-lost",
-            "xqa_mask.cuh",
-            "(blockIdx.x) * kBlockThreads + threadIdx.x;\n  if (slot >= rows * words) return;\n  const Row row = find_row(slot / words, cu_seqlens, batch, q_len);\n  const int first_bit",
-            "(0) * kBlockThreads + threadIdx.x;\n  if (slot >= rows * words) return;\n  const Row row = find_row(slot / words, cu_seqlens, batch, q_len);\n  const int first_bit",
-        ),
-        Case("causal", 33, (33,) * 5),
-    ),
-    (
-        Mutation(
-            "empty-request-owns-rows", "xqa_mask.cuh", "cu_seqlens[middle + 1] <= row", "cu_seqlens[middle + 1] < row"
-        ),
+PAIR = Case("causal", 8, (8, 8))
+WIDE_PAIR = Case("causal", 33, (33, 33))
+FIRST_BIT = "  const int first_bit = static_cast<int>(slot % words) * kWordBits;"
+FIRST_BLOCK_ONLY = "  if (blockIdx.x > 0) return;\n"  # what a launch of one block would do
+
+WRONG = {  # name: (text, what it becomes, a case that shows it; None where the source's own compile-time checks do)
+    "one-draft-short": (": row.index + 1;", ": row.index;", PAIR),
+    "full-for-causal": (": full ? row.length", ": true ? row.length", PAIR),
+    "causal-for-full": (": full ? row.length", ": false ? row.length", Case("full", 8, (8, 8))),
+    "rows-padded-to-16": ("kWordBits = 32", "kWordBits = 16", None),
+    "shift-by-32": ("count >= kWordBits ? 0xffffffffu", "count > 32 ? 0xffffffffu", None),
+    "width-of-another-block": ("row.index >= q_len ? 0", "row.index >= q_len - 1 ? 0", PAIR),
+    "row-of-the-wrong-request": ("const int64_t request = row / q_len;", "const int64_t request = row / 8;", WIDE_PAIR),
+    "high-words-lost": (FIRST_BIT, "  const int first_bit = 0;", WIDE_PAIR),
+    "later-blocks-lost": (FIRST_BIT, FIRST_BLOCK_ONLY + FIRST_BIT, Case("causal", 33, (33,) * 5)),
+    "empty-request-owns-rows": (
+        "cu_seqlens[middle + 1] <= row",
+        "cu_seqlens[middle + 1] < row",
         Case("causal", 8, (3, 0, 5), ragged=True),
     ),
-    (
-        Mutation(
-            "tree-without-self",
-            "xqa_mask.cuh",
-            "int token = row.index < q_len ? row.index : -1;",
-            "int token = row.index >= 0 && row.index < q_len ? parents[row.first + row.index] : -1;",
-        ),
+    "tree-without-self": (
+        "  while (token >= 0) {",
+        "  if (token >= 0) token = parents[row.first + token];\n  while (token >= 0) {",
         Case("tree", 8, (8, 8)),
     ),
-    (
-        Mutation(
-            "tree-parent-only",
-            "xqa_mask.cuh",
-            "token = parent < token ? parent : -1;",
-            "token = parent < row.index && token == row.index ? parent : -1;",
-        ),
-        Case("tree", 33, (33,) * 2),
+    "tree-parent-only": (
+        "token = parent < token ? parent : -1;",
+        "token = parent < row.index && token == row.index ? parent : -1;",
+        Case("tree", 33, (33, 33)),
     ),
-    (
-        Mutation("matrix-past-length", "xqa_mask.cuh", "draft < row.length && ", "draft < q_len && "),
+    "matrix-past-length": (
+        "draft < row.length && ",
+        "draft < q_len && ",
         Case("tree", 8, (3, 8), ragged=True, by_matrix=True),
     ),
-    (
-        Mutation("matrix-high-words-lost", "xqa_mask.cuh", "static_cast<int>(slot % words) * kWordBits + lane", "lane"),
-        Case("tree", 33, (33,) * 2, by_matrix=True),
+    "matrix-high-words-lost": (
+        "static_cast<int>(slot % words) * kWordBits + lane",
+        "lane",
+        Case("tree", 33, (33, 33), by_matrix=True),
     ),
-]
+}
 
 
-@pytest.mark.parametrize(("mutation", "case"), MUTATIONS, ids=[mutation.name for mutation, _ in MUTATIONS])
-def test_a_wrong_kernel_is_rejected(mutation: Mutation, case: Case | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    from xqa_mask_host_build import HostBuild
-
-    if case is None:  # the compile-time checks of the source itself reject it
-        with pytest.raises(RuntimeError, match="static assertion|shift"):
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_kernel_is_rejected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, becomes, case = WRONG[name]
+    mutation = Mutation(name, "xqa_mask.cuh", text, becomes)
+    if case is None:
+        with pytest.raises(RuntimeError, match=r"static assertion"):
             HostBuild(mutation)
         return
     wrong = HostBuild(mutation)
     monkeypatch.setattr(op, "_host", lambda: wrong)
-    with pytest.raises(AssertionError, match="words differ|bytes written"):
+    with pytest.raises(AssertionError, match=r"words differ|bytes written"):
         check(case)

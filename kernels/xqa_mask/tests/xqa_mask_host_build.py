@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from sm120.kernels._lib import host_library
 
 FOLDER = Path(__file__).parent.parent
+LIBRARY_VARIABLE = "XQA_MASK_HOST_LIBRARY"  # a build to use, such as a sanitized one, instead of making one
 
 
 class HostBuild:
     """Stands where the `_host` extension stands: same functions, same addresses, a chosen lane schedule."""
 
     def __init__(self, mutation: host_library.Mutation | None = None) -> None:
-        self.library = host_library.build(FOLDER / "host_api.cpp", include=[FOLDER], mutation=mutation)
+        ready = os.environ.get(LIBRARY_VARIABLE)
+        if ready and mutation is None:
+            self.library = host_library.HostLibrary(Path(ready))
+        else:
+            self.library = host_library.build(FOLDER / "host_api.cpp", include=[FOLDER], mutation=mutation)
         self.schedule = "forward"
 
     def _call(self, function: str, *arguments: int) -> None:

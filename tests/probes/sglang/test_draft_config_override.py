@@ -115,13 +115,33 @@ def iquest(args):
         speculative_hook._handle_iquest_q1_mtp_draft(args)
 
 
+class AnyPlatform:
+    """A platform on which DFLASH runs with every draft backend, whatever this machine is."""
+
+    def is_out_of_tree(self):
+        return True
+
+    def supports_speculative_algorithm(self, algorithm):
+        return True
+
+    def supports_speculative_draft_attention_backend(self, algorithm, backend):
+        return True
+
+    def get_default_speculative_draft_attention_backend(self, algorithm):
+        return "triton"
+
+
 def dflash_block_size(args):
-    platform = speculative_hook.current_platform
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(platform, "is_out_of_tree", lambda: True, raising=False)
-        patch.setattr(platform, "supports_speculative_algorithm", lambda _: True, raising=False)
+        patch.setattr(speculative_hook, "current_platform", AnyPlatform())
         patch.setattr(speculative_hook, "_resolve_dflash_draft_attention_backend", lambda _: None)
         speculative_hook._handle_dflash(args)
+
+
+def dflash_backend(args):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(speculative_hook, "current_platform", AnyPlatform())
+        speculative_hook._resolve_dflash_draft_attention_backend(args)
 
 
 READERS = {
@@ -129,7 +149,7 @@ READERS = {
     "iquest": (iquest, {}),
     "dflash_block_size": (dflash_block_size, {"algorithm": "DFLASH"}),
     "dflash_backend": (
-        speculative_hook._resolve_dflash_draft_attention_backend,
+        dflash_backend,
         {"algorithm": "DFLASH", "speculative_draft_attention_backend": "trtllm_mha"},
     ),
     "dspark_checkpoint": (lambda args: read_draft_checkpoint_config(server_args=args), {"algorithm": "DSPARK"}),

@@ -1,4 +1,4 @@
-"""A transfer handle is released only when NIXL has finished with the memory: a read from a pipe stays in flight at will."""
+"""A handle is released only when NIXL has finished with the memory. A read from a pipe stays in flight at will."""
 
 import os
 import sys

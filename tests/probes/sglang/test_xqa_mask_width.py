@@ -68,6 +68,11 @@ def test_a_graph_padded_past_the_running_requests_has_a_mask_for_every_row(monke
     assert_causal(run(bench, "captured", ForwardMode.TARGET_VERIFY, [8] * 8), 8, 8)
 
 
+def test_an_eager_batch_padded_for_data_parallel_attention_has_a_mask_for_every_row(monkeypatch) -> None:
+    bench = Bench(monkeypatch, draft_tokens=8, max_running=3, eager_multiple=8)
+    assert_causal(run(bench, "eager", ForwardMode.TARGET_VERIFY, [8] * 8), 8, 8)
+
+
 def test_a_batch_beyond_capacity_is_an_error_and_not_a_read(monkeypatch) -> None:
     bench = Bench(monkeypatch, draft_tokens=8, max_running=3)
     with pytest.raises(ValueError, match="batch of 5 requests exceeds the capacity of 4"):

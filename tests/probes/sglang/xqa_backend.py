@@ -106,9 +106,21 @@ class Bench:
     """The backend, a pool whose request b owns slots b * MAX_CONTEXT.., and the calls a model runner would make."""
 
     def __init__(
-        self, monkeypatch, *, draft_tokens, max_running=3, splits=1, encoder_windows=(), exact_sm120=True
+        self,
+        monkeypatch,
+        *,
+        draft_tokens,
+        max_running=3,
+        splits=1,
+        encoder_windows=(),
+        exact_sm120=True,
+        eager_multiple=1,
     ) -> None:
-        """`encoder_windows`: sliding window of each bidirectional layer the model has, -1 for none."""
+        """The backend of a model runner.
+
+        encoder_windows   sliding window of each bidirectional layer the model has, -1 for none
+        eager_multiple    what eager batches are padded to a multiple of (data-parallel attention does that)
+        """
         self.kernel = XqaKernel()
         requests = 32
         slots = requests * MAX_CONTEXT
@@ -135,6 +147,10 @@ class Bench:
         monkeypatch.setattr(module, "get_buffer", lambda _name, make: torch.zeros(1, dtype=torch.uint8))
         monkeypatch.setattr(module, "make_persistent_multi_ctas_kv_counter_buffer", lambda *_, **__: None)
         monkeypatch.setattr(module, "flashinfer", self.kernel, raising=False)
+        if hasattr(module, "get_eager_max_batch_size"):
+            monkeypatch.setattr(
+                module, "get_eager_max_batch_size", lambda batch: -(-batch // eager_multiple) * eager_multiple
+            )
         if hasattr(module, "is_sm120"):
             monkeypatch.setattr(module, "is_sm120", lambda: exact_sm120)
         runner = SimpleNamespace(

@@ -20,7 +20,9 @@ class Order(list):
 
 
 def pool(order, loading=True):
-    counter = SimpleNamespace(consumer_index=0 if loading else -1, wait_until=lambda layer: order.append(f"wait {layer}"))
+    counter = SimpleNamespace(
+        consumer_index=0 if loading else -1, wait_until=lambda layer: order.append(f"wait {layer}")
+    )
     return SimpleNamespace(
         layer_transfer_counter=counter,
         mamba_map={3: 0, 5: 1, 9: 2},

@@ -33,10 +33,11 @@ def registry():
 
 def test_nested_registrations_have_disjoint_ids():
     made = registry()
-    with made.storage([(0, 8)] * 3, ["a", "b", "c"], "WRITE") as first:
-        with made.storage([(0, 8)] * 2, ["d", "e"], "WRITE") as second:
-            assert not set(first) & set(second)
-            assert len(set(made.agent.live)) == len(made.agent.live) == 5
+    outer = made.storage([(0, 8)] * 3, ["a", "b", "c"], "WRITE")
+    inner = made.storage([(0, 8)] * 2, ["d", "e"], "WRITE")
+    with outer as first, inner as second:
+        assert not set(first) & set(second)
+        assert len(set(made.agent.live)) == len(made.agent.live) == 5
 
 
 def test_concurrent_registrations_have_disjoint_ids():

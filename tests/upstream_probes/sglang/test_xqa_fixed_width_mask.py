@@ -20,7 +20,9 @@ def test_the_first_eight_mib_of_the_workspace_are_left_to_xqa_semaphores(monkeyp
     assert Bench(monkeypatch, draft_tokens=4).backend.fmha_v2_workspace_buffer.numel() == 0
 
 
-@pytest.mark.parametrize("mode", [ForwardMode.TARGET_VERIFY, ForwardMode.DRAFT_EXTEND_V2], ids=["verify", "draft-extend"])
+@pytest.mark.parametrize(
+    "mode", [ForwardMode.TARGET_VERIFY, ForwardMode.DRAFT_EXTEND_V2], ids=["verify", "draft-extend"]
+)
 def test_queries_stay_in_16_bits_with_an_fp8_cache(monkeypatch, mode):
     bench = Bench(monkeypatch, draft_tokens=4)
     bench.backend.data_type = torch.float8_e4m3fn

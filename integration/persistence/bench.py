@@ -1,0 +1,91 @@
+"""Storage throughput through the patched path as multiples of what fio reaches on the same disk in the same minutes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import tempfile
+from pathlib import Path
+
+from pydantic import BaseModel
+from rich.table import Table
+
+from ..prove.runtime import Runtime
+
+MIB = 1 << 20
+# (page bytes, pages): a small KV page, a typical one, a large one, the recurrent state of a 36-layer gated delta net.
+SIZES = ((64 << 10, 128), (MIB, 128), (4 * MIB, 64), (59_019_264, 8))
+SHORT_SIZES = ((MIB, 32),)
+
+
+class Timing(BaseModel):
+    """One variant at one page size: seconds per round, and bytes moved by a round."""
+
+    page_bytes: int
+    variant: str
+    write: list[float]
+    read: list[float]
+    bytes: int
+    staging: int
+    peak: int
+
+    def rate(self, direction: str) -> float:
+        """Median bytes per second."""
+        return self.bytes / statistics.median(getattr(self, direction))
+
+    def spread(self, direction: str) -> str:
+        seconds = getattr(self, direction)
+        low, high = self.bytes / max(seconds) / 1e9, self.bytes / min(seconds) / 1e9
+        return f"{self.rate(direction) / 1e9:.2f} ({low:.2f} to {high:.2f})"
+
+
+def run_bench(
+    runtime: Runtime,
+    folder: Path,
+    *,
+    sizes: tuple[tuple[int, int], ...] = SIZES,
+    rounds: int = 7,
+    timeout: float = 1200,
+) -> list[Timing]:
+    """Measure every variant and fio at every size on the file system of `folder`.
+
+    Raises ValueError without fio or with fewer than three rounds, RuntimeError when a page failed or the script died.
+    """
+    if shutil.which("fio") is None:
+        raise ValueError("fio is not installed: the disk's own speed is half of every number here")
+    if rounds < 3:
+        raise ValueError(f"rounds is {rounds}, must be at least 3 for a median")
+    script, timings = Path(__file__).with_name("bench_pages.py"), []
+    folder.mkdir(parents=True, exist_ok=True)
+    for page_bytes, pages in sizes:
+        with tempfile.TemporaryDirectory(dir=folder, prefix="bench-") as scratch:
+            done = subprocess.run(
+                [str(runtime.python), str(script), scratch, str(page_bytes), str(pages), str(rounds)],
+                env={**runtime.environment(), "OMP_NUM_THREADS": "1", "NIXL_LOG_LEVEL": "FATAL"},
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+            )
+        if done.returncode:
+            raise RuntimeError(f"{script.name} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+        for line in done.stdout.splitlines():
+            if line.startswith("{"):
+                timings.append(Timing(page_bytes=page_bytes, **json.loads(line)))
+    return timings
+
+
+def table(timings: list[Timing]) -> Table:
+    made = Table(title=f"storage throughput, {os.cpu_count()} cores, medians (minimum to maximum)")
+    for column in ("page", "path", "write GB/s", "of fio", "read GB/s", "of fio", "staging MiB"):
+        made.add_column(column, justify="left" if column == "path" else "right")
+    fio = {timing.page_bytes: timing for timing in timings if timing.variant == "fio"}
+    for timing in timings:
+        base = fio[timing.page_bytes]
+        cells = []
+        for direction in ("write", "read"):
+            cells += [timing.spread(direction), f"{timing.rate(direction) / base.rate(direction):.2f}"]
+        made.add_row(f"{timing.page_bytes:,}", timing.variant, *cells, f"{timing.staging / MIB:,.0f}")
+    return made

@@ -1,0 +1,100 @@
+"""`sm120 faults`, `sm120 bench persistence` and `sm120 prove-persistence`: the tables of docs/persistence.md."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ..prove.runtime import Runtime
+
+console, log = Console(highlight=False), Console(stderr=True, highlight=False)
+RuntimeFolder = Annotated[Path | None, typer.Option(help="runtime folder; SM120_RUNTIME when left out")]
+Folder = Annotated[Path, typer.Option(help="where to put test files: on the file system you will use")]
+
+
+def chosen_runtime(folder: Path | None) -> Runtime:
+    extra = os.environ.get("SM120_RUNTIME_PATHS", "")
+    if folder is None:
+        return Runtime.from_environment()
+    return Runtime(folder.absolute(), tuple(Path(path).absolute() for path in extra.split(os.pathsep) if path))
+
+
+@contextmanager
+def errors_as_messages() -> Iterator[None]:
+    """A missing runtime or tool, or a server or script that died, is one message and exit code 2."""
+    try:
+        yield
+    except (ValueError, RuntimeError) as error:
+        log.print(f"error: {error}", markup=False)
+        raise typer.Exit(2) from error
+
+
+def faults_command(
+    runtime: RuntimeFolder = None,
+    folder: Folder = Path("build/faults"),
+    long: Annotated[bool, typer.Option(help="hundreds of tries per fault instead of tens")] = False,
+) -> None:
+    """Damage stored pages in every way and count what a restore makes of it. Exit 1 on wrong state or an exception."""
+    from .faults import failures, run_faults, table
+
+    with errors_as_messages():
+        rows = run_faults(
+            chosen_runtime(runtime),
+            folder,
+            long=long,
+            progress=lambda row: log.print(row.fault, row.checksum, row.tries),
+        )
+    console.print(table(rows))
+    found = failures(rows)
+    for line in found:
+        console.print(f"[red]{line}[/red]")
+    raise typer.Exit(1 if found else 0)
+
+
+def bench_command(
+    runtime: RuntimeFolder = None,
+    folder: Folder = Path("build/bench-persistence"),
+    rounds: Annotated[int, typer.Option(help="measured rounds of each variant")] = 7,
+    short: Annotated[bool, typer.Option(help="one page size only")] = False,
+) -> None:
+    """Write and restore pages through the patched path beside fio, after a check that every page arrives."""
+    from .bench import SHORT_SIZES, SIZES, run_bench, table
+
+    sizes = SHORT_SIZES if short else SIZES
+    with errors_as_messages():
+        timings = run_bench(chosen_runtime(runtime), folder, sizes=sizes, rounds=rounds)
+    console.print(table(timings))
+
+
+def prove_persistence_command(
+    runtime: RuntimeFolder = None,
+    work: Annotated[Path, typer.Option(help="where models, logs and pages go")] = Path("build/prove-persistence"),
+    model: Annotated[str, typer.Option(help="dense, hybrid or both")] = "both",
+) -> None:
+    """Serve prompts cold, from every tier, after restarts, kill -9 and damage. Exit 1 unless all tokens are equal."""
+    from .end_to_end import SETUPS, failures, run_setup, table
+
+    if model not in (*SETUPS, "both"):
+        log.print(f"error: --model is {model!r}, must be dense, hybrid or both")
+        raise typer.Exit(2)
+    found = []
+    for name in SETUPS if model == "both" else (model,):
+        with errors_as_messages():
+            lines = run_setup(
+                name,
+                chosen_runtime(runtime),
+                work,
+                long=True,
+                progress=lambda line: log.print(line.step, line.prompt, "equal" if line.equal else "NOT EQUAL"),
+            )
+        console.print(table(name, lines))
+        found += [f"{name}: {line}" for line in failures(lines)]
+    for line in found:
+        console.print(f"[red]{line}[/red]")
+    raise typer.Exit(1 if found else 0)

@@ -1,0 +1,77 @@
+"""What the tables of the storage tier count as a failure."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from sm120.integration.persistence import bench, cli, end_to_end, faults
+from sm120.integration.prove.runtime import Runtime
+
+
+def good_lines() -> list[end_to_end.Line]:
+    def line(step, device, host, storage):
+        return end_to_end.Line(step, 0, 96, device, host, storage, True)
+
+    return [
+        line("cold", 0, 0, 0),
+        line("device hit", 80, 0, 0),
+        line("host hit", 0, 80, 0),
+        line("storage hit after restart, three at once", 0, 0, 80),
+        line("namespace B", 0, 0, 0),
+        line("back in namespace A", 0, 0, 80),
+        line("one bit flipped in every file", 0, 0, 0),
+    ]
+
+
+def test_end_to_end_failures():
+    lines = good_lines()
+    assert end_to_end.failures(lines) == [] and lines[3].recomputed == 16
+    for number in range(len(lines)):
+        broken = [*lines]
+        broken[number] = replace(lines[number], equal=False)
+        assert len(end_to_end.failures(broken)) == 1, "unequal tokens"
+        broken[number] = replace(lines[number], device=0, host=0, storage=0 if lines[number].storage else 80)
+        assert len(end_to_end.failures(broken)) == 1, "the wrong tier"
+
+
+def test_fault_failures():
+    row = faults.FaultRow(fault="truncation", checksum=True, tries=3, miss=3)
+    assert faults.failures([row]) == []
+    assert faults.failures([row.model_copy(update={"wrong": 1})])
+    assert faults.failures([row.model_copy(update={"error": 1})])
+    assert faults.failures([row.model_copy(update={"tries": 0})])
+    flipped = faults.FaultRow(fault="bit-flip", checksum=False, tries=3, wrong=3)
+    assert faults.failures([flipped]) == [], "without checksums nothing can tell"
+    assert faults.failures([flipped.model_copy(update={"checksum": True})])
+
+
+def test_no_damaged_manifest_is_taken_for_another(tmp_path):
+    row = faults.manifest_faults(tmp_path)
+    assert row.tries > 40 and row.wrong == row.error == 0
+    assert row.miss > row.tries // 2 and row.miss + row.full == row.tries
+
+
+def test_bench_rates_and_refusals(tmp_path, monkeypatch):
+    timing = bench.Timing(page_bytes=10, variant="x", write=[1, 2, 4], read=[1, 1, 1], bytes=100, staging=0, peak=0)
+    assert (timing.rate("write"), timing.rate("read")) == (50, 100)
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.touch()
+    with pytest.raises(ValueError, match="at least 3"):
+        bench.run_bench(Runtime(tmp_path), tmp_path, rounds=2)
+    monkeypatch.setenv("PATH", str(Path("/nowhere")))
+    with pytest.raises(ValueError, match="fio is not installed"):
+        bench.run_bench(Runtime(tmp_path), tmp_path)
+
+
+@pytest.mark.parametrize("command", [cli.faults_command, cli.bench_command, cli.prove_persistence_command])
+def test_commands_without_a_runtime_say_so(tmp_path, monkeypatch, command):
+    monkeypatch.delenv("SM120_RUNTIME", raising=False)
+    monkeypatch.chdir(tmp_path)
+    app = typer.Typer()
+    app.command()(command)
+    assert (unset := CliRunner().invoke(app, [])).exit_code == 2 and "SM120_RUNTIME is not set" in unset.output
+    assert CliRunner().invoke(app, ["--runtime", str(tmp_path)]).exit_code == 2

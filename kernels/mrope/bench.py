@@ -1,0 +1,154 @@
+"""Time the kernel on an SM120 device, or record what its machine code says without one.
+
+python -m sm120.kernels.mrope.bench             # times, printed only when this kernel's tests pass in the same run
+python -m sm120.kernels.mrope.bench --static    # writes static_roofline.json from a fresh sm_120a build
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from sm120.kernels._lib import compilers, machine_code, static_estimate, upstream
+from sm120.kernels._lib.device import why_no_device
+
+FOLDER = Path(__file__).parent
+THREADS = 128
+ELEMENTS_PER_WARP = 32 * 16  # every lane holds sixteen elements
+# the shape of every static record: a prefill chunk of Qwen3-VL-30B-A3B's attention
+TOKENS, Q_HEADS, KV_HEADS = 4096, 32, 4
+MEASURED = [1, 8, 64, 512, 4096]
+WARM_UP, ROUNDS, LAUNCHES = 200, 30, 20
+UPSTREAM = "kernels/jit/csrc/elementwise/fused_qknorm_rope.cuh"
+
+
+def compile_for_device() -> compilers.Cubin:
+    """Every shipped variant, built by nvcc for sm_120a."""
+    return compilers.nvcc(FOLDER / "mrope.cu", include=[FOLDER])
+
+
+def compile_upstream(head_dim: int, neox: bool) -> compilers.Cubin:
+    """SGLang's one-axis kernel from the pinned wheel, built by the same nvcc with the flags of its own JIT."""
+    root, ffi = upstream.package_root("sglang"), Path(__import__("tvm_ffi").__file__).parent
+    flags = ["-std=c++20", "--use_fast_math", "--expt-relaxed-constexpr", "-DSGL_CUDA_ARCH=1200"]
+    flags += [f"-DJIT_HEAD_DIM={head_dim}", f"-DJIT_INTERLEAVE={int(not neox)}", "-DJIT_YARN=0"]
+    include = [root / "kernels/jit/include", ffi / "include", ffi / "3rdparty/dlpack/include"]
+    return compilers.nvcc(root / UPSTREAM, include=include, flags=flags)
+
+
+def bytes_moved(variant: str, tokens: int = TOKENS) -> int:
+    """Global memory traffic of one launch, each byte counted once: rows in and out, positions, weights, the table."""
+    _, _, table, d, r, a, _, _, store = variant.split("_")
+    head_dim, rotary_dim, axes = int(d[1:]), int(r[1:]), int(a[1:])
+    heads = Q_HEADS + KV_HEADS
+    total = 2 * 2 * tokens * heads * head_dim + 8 * axes * tokens + 2 * 2 * head_dim
+    if table == "phase":
+        total += 8 * rotary_dim // 2
+    else:
+        total += tokens * rotary_dim * (4 if table == "f32" else 2)
+    if store == "fp8":
+        total += tokens * KV_HEADS * head_dim * (2 + 1 + 1) + 8 * tokens
+    return total
+
+
+def upstream_bytes_moved(head_dim: int, tokens: int = TOKENS) -> int:
+    """The same for SGLang's kernel and for the launch that makes int32 of int64 positions in front of it."""
+    return 2 * 2 * tokens * (Q_HEADS + KV_HEADS) * head_dim + (8 + 4 + 4) * tokens + 2 * 2 * head_dim
+
+
+def static_records() -> list[dict[str, Any]]:
+    """One static estimate for each variant that kernel.toml budgets."""
+    cubin = compile_for_device()
+    code = machine_code.inspect(cubin)
+    names = [row["kernel"] for row in static_estimate.budgets(FOLDER / "kernel.toml")]
+    shape = {"tokens": TOKENS, "q_heads": Q_HEADS, "kv_heads": KV_HEADS}
+    return [
+        static_estimate.record(code[name], cubin, threads=THREADS, bytes_moved=bytes_moved(name))
+        | {"shape": shape, "warp_instructions_per_element": len(code[name].instructions) / ELEMENTS_PER_WARP}
+        for name in names
+    ]
+
+
+def measure() -> list[dict[str, Any]]:
+    """Median, least and greatest microseconds of one three-axis launch, a token count at a time, on device 0."""
+    import torch
+
+    from sm120.kernels.mrope.axes import axis_map
+    from sm120.kernels.mrope.op import fused_qk_norm_mrope
+
+    rows = []
+    owners = axis_map([24, 20, 20], "interleaved", 128)
+    for tokens in MEASURED:
+        torch.manual_seed(0)
+        columns = (Q_HEADS + 2 * KV_HEADS) * 128
+        qkv = torch.randn(tokens, columns, device="cuda").bfloat16()
+        weight = torch.ones(128, device="cuda").bfloat16()
+        cache = torch.randn(8192, 128, device="cuda")
+        positions = torch.randint(0, 8192, (3, tokens), device="cuda")
+        arguments = {
+            "num_q_heads": Q_HEADS, "num_kv_heads": KV_HEADS, "head_dim": 128, "rotary_dim": 128, "eps": 1e-6,
+            "axis_map": owners,
+        }  # fmt: skip
+        out = torch.empty_like(qkv)
+        fused_qk_norm_mrope(qkv, weight, weight, positions, cache, out=out, **arguments)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(LAUNCHES):
+                fused_qk_norm_mrope(qkv, weight, weight, positions, cache, out=out, **arguments)
+        flush = torch.empty(3 * 128 * 2**20, dtype=torch.uint8, device="cuda")
+        times = []
+        for index in range(WARM_UP // LAUNCHES + ROUNDS):
+            flush.fill_(index % 251)  # evicts inputs and output from L2
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            times.append(begin.elapsed_time(end) * 1000 / LAUNCHES)
+        kept = times[WARM_UP // LAUNCHES :]
+        rows.append(
+            {
+                "tokens": tokens,
+                "us_median": statistics.median(kept),
+                "us_min": min(kept),
+                "us_max": max(kept),
+                "device": torch.cuda.get_device_name(0),
+                "clock_mhz": torch.cuda.clock_rate(0),
+            }
+        )
+    return rows
+
+
+def tests_pass() -> bool:
+    """Whether this kernel's tests, those on the device included, pass now."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "pytest", "-q", f"--basetemp={folder}/tests", str(FOLDER / "tests")]
+        return subprocess.run(command, timeout=1800).returncode == 0
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point; returns the exit status."""
+    if arguments == ["--static"]:
+        static_estimate.write_golden(FOLDER / "static_roofline.json", static_records())
+        return 0
+    if arguments:
+        print(f"bench: got {arguments}, needs nothing or --static", file=sys.stderr)
+        return 2
+    reason = why_no_device()
+    if reason is not None:
+        print(f"bench: nothing to measure on: {reason}", file=sys.stderr)
+        return 1
+    if not tests_pass():
+        print("bench: this kernel's tests fail; no number is printed", file=sys.stderr)
+        return 1
+    print(json.dumps(measure(), indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,190 @@
+"""--gdn-recover-overlap: whoever reads or writes a state slot waits for the recovery on the side stream.
+
+The side stream is a stand-in that runs nothing until somebody waits for it: the latest moment that a real one may
+choose. A reader that forgets to join sees the old state, every time.
+"""
+
+import importlib.util
+import os
+
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
+import contextlib
+import types
+from pathlib import Path
+
+import pytest
+import torch
+from sglang.srt.runtime_context import get_context
+
+_spec = importlib.util.spec_from_file_location("gdn_rig", Path(__file__).with_name("test_gdn_recover_ssm.py"))
+gdn_rig = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(gdn_rig)
+Rig, window = gdn_rig.Rig, gdn_rig.window
+
+
+class LazyDevice:
+    """A device module whose side stream is as late as it can be: its work runs when its event is waited for."""
+
+    def __init__(self):
+        self.pending, self.waits = [], 0
+        self.main = types.SimpleNamespace(wait_event=self._wait)
+        self.inside = None
+
+    def Stream(self):
+        return types.SimpleNamespace(wait_stream=lambda other: None, record_event=lambda: "done")
+
+    def current_stream(self):
+        return self.main
+
+    @contextlib.contextmanager
+    def stream(self, side):
+        yield
+
+    def _wait(self, event):
+        assert event == "done"
+        self.waits += 1
+        while self.pending:
+            self.pending.pop(0)()
+
+
+@pytest.fixture
+def build(monkeypatch):
+    """build() -> a rig whose commits go to a side stream; fails the test where the runtime has none."""
+    override = get_context().override_server_args(
+        speculative_eagle_topk=1, speculative_num_draft_tokens=gdn_rig.DRAFTS, attention_backend="triton"
+    )
+    override.install()
+
+    def rig_with_overlap():
+        try:
+            from sglang.srt.layers.attention.linear import gdn_recover_overlap
+            from sglang.srt.layers.attention.linear import gdn_recover_state as recover
+        except ImportError:
+            pytest.fail("the runtime has no --gdn-recover-overlap")
+        device = LazyDevice()
+        monkeypatch.setattr(torch, "get_device_module", lambda name=None: device)
+        monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
+        commit = recover.commit_recovered_states
+
+        def deferred(*arguments):
+            device.pending.append(lambda: commit(*arguments))
+
+        monkeypatch.setattr(recover, "commit_recovered_states", deferred)
+        rig = Rig("none")
+        rig.pool.mamba_pool.recover_overlap = gdn_recover_overlap.RecoverOverlap("cpu")
+        rig.device = device
+        return rig
+
+    yield rig_with_overlap
+    override.restore()
+
+
+def a_round(rig):
+    """Verify and commit on slot 5, checkpoint to slot 7; returns the states that must come of it."""
+    rig.run([1], [5], window(0, 1))
+    overlap = rig.pool.mamba_pool.recover_overlap
+    rig.commit([2], ([7], [1]))
+    assert rig.device.pending, "the recovery did not go to the side stream"
+    pending, rig.device.pending = rig.device.pending, []
+    for work in pending:
+        state = rig.cache.temporal.clone()
+        work()
+        want = rig.cache.temporal.clone()
+        rig.cache.temporal.copy_(state)
+    rig.device.pending = pending
+    assert overlap is not None and not torch.equal(state[:, 5], want[:, 5])
+    return want
+
+
+def test_the_next_round_starts_from_the_recovered_state(build):
+    rig = build()
+    want = a_round(rig)
+    rig.run([1], [5], window(1, 1))
+    assert torch.equal(rig.cache.temporal, want)
+
+
+def test_graph_replay_joins_before_its_static_indices_are_rewritten(build):
+    rig = build()
+    want = a_round(rig)
+    with pytest.raises(AttributeError):
+        rig.backend.init_forward_metadata_out_graph(types.SimpleNamespace())
+    assert torch.equal(rig.cache.temporal, want), "metadata was touched before the join"
+
+
+def test_copy_on_write_copies_the_recovered_checkpoint(build):
+    rig = build()
+    want = a_round(rig)
+    rig.pool.mamba_pool.copy_from(torch.tensor([7]), torch.tensor([9]))
+    assert torch.equal(rig.cache.temporal[:, 9], want[:, 7])
+
+
+def test_a_cleared_slot_stays_cleared(build):
+    rig = build()
+    a_round(rig)
+    rig.pool.mamba_pool.clear_slots(torch.tensor([5]))
+    rig.pool.mamba_pool.recover_overlap.join()
+    assert not rig.cache.temporal[:, 5].any()
+
+
+def test_retraction_takes_the_recovered_state_along(build):
+    rig = build()
+    want = a_round(rig)
+    saved = rig.pool.mamba_pool.get_cpu_copy(torch.tensor([5]))
+    assert torch.equal(saved[1][:, 0], want[:, 5])
+
+
+def test_a_restored_slot_is_not_overwritten_by_a_late_recovery(build):
+    rig = build()
+    saved = rig.pool.mamba_pool.get_cpu_copy(torch.tensor([3]))
+    a_round(rig)
+    rig.pool.mamba_pool.load_cpu_copy(saved, torch.tensor([5]))
+    rig.pool.mamba_pool.recover_overlap.join()
+    assert torch.equal(rig.cache.temporal[:, 5], saved[1][:, 0])
+
+
+@pytest.mark.parametrize("method", ["backup_from_device_all_layer", "load_to_device_per_layer"])
+def test_host_copies_join_before_they_touch_a_buffer(build, method):
+    from sglang.srt.mem_cache.pool_host.mamba import MambaPoolHost
+
+    rig = build()
+    want = a_round(rig)
+    more = {"layer_id": 0} if method.startswith("load") else {}
+    with pytest.raises(AttributeError):  # a host pool without buffers: only what happens first is looked at
+        getattr(MambaPoolHost, method)(types.SimpleNamespace(), rig.pool.mamba_pool, None, None, **more)
+    assert torch.equal(rig.cache.temporal, want)
+
+
+def test_without_overlap_nothing_is_deferred(build):
+    rig = build()
+    rig.pool.mamba_pool.recover_overlap = None
+    rig.run([1], [5], window(0, 1))
+    rig.commit([2])
+    # the stand-in for the commit defers; without a side stream nobody would ever wait for it
+    assert len(rig.device.pending) == 1 and rig.device.waits == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        (dict(gdn_mtp_cache_mode="full"), "gdn-mtp-cache-mode none"),
+        (dict(enable_int8_mamba_checkpoint=True), "int8-mamba-checkpoint"),
+    ],
+    ids=["full", "int8"],
+)
+def test_settings_with_readers_that_do_not_join_are_refused(build, changes, names):
+    build()
+    from sglang.srt.layers.attention.linear.gdn_recover_overlap import validate_gdn_recover_overlap
+
+    settings = dict(gdn_mtp_cache_mode="none", enable_int8_mamba_checkpoint=False)
+    validate_gdn_recover_overlap(types.SimpleNamespace(**settings))
+    with pytest.raises(ValueError, match=names):
+        validate_gdn_recover_overlap(types.SimpleNamespace(**settings | changes))
+
+
+def test_a_reader_that_forgets_to_join_is_noticed(build, monkeypatch):
+    rig = build()
+    want = a_round(rig)
+    monkeypatch.setattr(type(rig.pool.mamba_pool.recover_overlap), "join", lambda self: None)
+    rig.pool.mamba_pool.copy_from(torch.tensor([7]), torch.tensor([9]))
+    assert not torch.equal(rig.cache.temporal[:, 9], want[:, 7])

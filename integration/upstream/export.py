@@ -36,7 +36,9 @@ class Exported:
     subjects: list[str]
 
 
-def export_onto(checkout: Checkout, recipe: Recipe, closure: Closure, clone: Path, ref: str = "HEAD") -> Exported:
+def export_onto(
+    checkout: Checkout, recipe: Recipe, closure: Closure, clone: Path, ref: str = "HEAD", *, signoff: bool = False
+) -> Exported:
     """Commit the closure and the patch, each as one commit, on the new branch `SLUG` of `clone`, based on `ref`.
 
     Raises:
@@ -48,6 +50,8 @@ def export_onto(checkout: Checkout, recipe: Recipe, closure: Closure, clone: Pat
     identity = _git(clone, "var", "GIT_AUTHOR_IDENT", code="export-clone", what="no user.name and user.email set")
     if "@" not in identity:
         raise Refusal("export-clone", "git has no identity to commit with", path=clone, fix="git config user.name …")
+    # `NAME <EMAIL> seconds zone`: the declaration is the user's own, so only their identity signs, and only when asked.
+    signed_by = identity.rsplit(" ", 2)[0] if signoff else ""
     branch = closure.patch.slug
     if _quiet(clone, "rev-parse", "--verify", "--quiet", f"refs/heads/{branch}"):
         raise Refusal("export-branch", f"has a branch {branch!r} already", path=clone, fix=f"git branch -D {branch}")
@@ -64,7 +68,7 @@ def export_onto(checkout: Checkout, recipe: Recipe, closure: Closure, clone: Pat
                 for target, text in upstream_tests(checkout, recipe.series.pin, patch):
                     _add_file(clone, environment, target, text.encode(), patch)
             tree = _git(clone, "write-tree", environment=environment)
-            message = commit_message(patch)
+            message = commit_message(patch, signed_by)
             parent = _git(clone, "commit-tree", tree, "-p", parent, "-F", "-", stdin=message)
             commits.append(parent)
             subjects.append(message.splitlines()[0])
@@ -72,7 +76,9 @@ def export_onto(checkout: Checkout, recipe: Recipe, closure: Closure, clone: Pat
     return Exported(branch, base, commits, subjects)
 
 
-def export_mbox(checkout: Checkout, recipe: Recipe, closure: Closure, pristine: Path, folder: Path) -> list[Path]:
+def export_mbox(
+    checkout: Checkout, recipe: Recipe, closure: Closure, pristine: Path, folder: Path, *, signoff: bool = False
+) -> list[Path]:
     """Write the commits as `git am` takes them, made on the pinned release laid out as upstream has it.
 
     Raises:
@@ -82,7 +88,7 @@ def export_mbox(checkout: Checkout, recipe: Recipe, closure: Closure, pristine: 
         raise Refusal("export-exists", "is not empty", path=folder, fix="name a new folder")
     with tempfile.TemporaryDirectory(prefix="sm120-export-") as name:
         clone = release_clone(recipe, pristine, closure.patches, Path(name) / "clone")
-        made = export_onto(checkout, recipe, closure, clone)
+        made = export_onto(checkout, recipe, closure, clone, signoff=signoff)
         folder.mkdir(parents=True, exist_ok=True)
         options = ["--no-signature", "--zero-commit", "--full-index"]
         _git(clone, "format-patch", *options, "-o", str(folder.absolute()), f"{made.base}..{made.branch}")
@@ -129,11 +135,13 @@ def upstream_tests(checkout: Checkout, pin: Pin, patch: Patch) -> list[tuple[str
     """(path, text) of the patch's probe in upstream's own harness, then of the modules beside it that it imports."""
     path = checkout.root / patch.fields["Probe"]
     text = path.read_text()
+    folder = pin.test_folder_for({file.path: file.added + file.removed for file in patch.files})
     registered = _after_imports(text, pin.test_registration) if pin.test_registration else text
-    tests = [(f"{pin.test_folder}/{path.name}", registered)]
-    return tests + [
-        (f"{pin.test_folder}/{beside.name}", beside.read_text()) for beside in probe_modules(checkout, patch)[1:]
-    ]
+    if pin.test_footer and "__main__" not in registered:
+        registered = f"{registered.rstrip()}\n\n\n{pin.test_footer.strip()}\n"
+    tests = [(f"{folder}/{path.name}", pin.test_header + registered)]
+    modules = probe_modules(checkout, patch)[1:]
+    return tests + [(f"{folder}/{beside.name}", pin.test_header + beside.read_text()) for beside in modules]
 
 
 def _after_imports(text: str, addition: str) -> str:

@@ -105,10 +105,11 @@ def release_clone(recipe: Recipe, pristine: Path, patches: list[Patch], folder: 
     return folder
 
 
-def commit_message(patch: Patch) -> str:
+def commit_message(patch: Patch, signed_by: str = "") -> str:
     """Subject and description; the other header fields are ours and stay here."""
     subject = patch.subject.split("] ", 1)[1]  # upstream knows which project it is
-    return f"{subject}\n\n{patch.description}\n"
+    signature = f"\nSigned-off-by: {signed_by}\n" if signed_by else ""
+    return f"{subject}\n\n{patch.description}\n{signature}"
 
 
 def upstream_diff(pin: Pin, patch: Patch) -> str:

@@ -149,8 +149,12 @@ def _added_lines(change: Change, files: dict[str, bytes]) -> Rung:
         found += ((now - before) & new).total() if before else (now & new).total()
         removed += old.total()
         gone += sum(count - min(max(now[line] - after[line], 0), count) for line, count in old.items())
-    if added + removed < MINIMUM_LINES:
-        return Rung("added lines", None, f"only {added + removed} lines that can tell")
+    gone_files = [path for path, data in change.after.items() if data is not None and path not in files]
+    if gone_files:
+        return Rung("added lines", False, f"no {gone_files[0]} in this release")
+    # That lines are missing proves nothing: code that never had them looks the same as code that lost them.
+    if added == 0 or added + removed < MINIMUM_LINES:
+        return Rung("added lines", None, f"{added} added and {removed} removed lines that can tell: too few")
     detail = f"{found} of {added} added lines are there, {gone} of {removed} removed ones are gone"
     holds = found >= ADDED_SHARE * added and gone >= REMOVED_SHARE * removed
     return Rung("added lines", holds, detail)

@@ -24,7 +24,7 @@ from sm120.integration.upstream.releases import Release, Snapshot, load_releases
 from sm120.integration.upstream.stages import Stage, Staged, stage_series
 
 # Raise when the same inputs would give another cell, so that cached ones are not used.
-LAYOUT = 1
+LAYOUT = 2
 
 RULES = [ladder.ADDED_SHARE, ladder.REMOVED_SHARE, ladder.MINIMUM_LINES]
 

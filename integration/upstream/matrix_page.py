@@ -57,7 +57,7 @@ def _table(table: Table) -> str:
         what = escape(row.subject.split("] ", 1)[-1])
         cells = "".join(f"<td>{_cell(row.cells[version])}</td>" for version in table.versions)
         rows.append(f"<tr><th>{escape(row.slug)}<small>{what}</small></th>{cells}</tr>")
-    title = f"{escape(table.project)} {escape(table.pinned)}: {len(table.rows)} patches"
+    title = f"{escape(table.project)} {escape(table.pinned)}"
     return (
         f'<h2 id="{escape(table.project)}">{title}</h2>'
         f"<table><thead><tr><th>patch</th>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"

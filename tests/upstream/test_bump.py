@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 
 import pytest
 
@@ -12,7 +13,7 @@ from sm120.integration.refusal import Refusal
 from sm120.integration.series import load_series
 from sm120.integration.upstream import bump, matrix
 from sm120.integration.upstream.matrix import make_matrix
-from sm120.integration.upstream.releases import find_release, load_releases
+from sm120.integration.upstream.releases import fetched, find_release, load_releases
 
 from .conftest import foundation
 
@@ -35,11 +36,11 @@ NEW = foundation.PRISTINE | {
 }
 
 
-@pytest.fixture
-def queue(mini, monkeypatch):
-    """Six patches on alpha 1.0, and alpha 1.1 beside it."""
-    for name, value in mini.environment.items():
-        monkeypatch.setenv(name, value)
+@pytest.fixture(scope="session")
+def template(tmp_path_factory):
+    """Six patches on alpha 1.0, alpha 1.1 beside it, and both wheels in the cache; made once, copied for each test."""
+    home = tmp_path_factory.mktemp("queue")
+    mini = foundation.make_mini(home)
     mini.patch("taken", {"alpha/core.py": edit(CORE, line_5="55")})
     base = foundation.PRISTINE | {"alpha/core.py": edit(CORE, line_5="55")}
     mini.patch("fixed-otherwise", {"alpha/core.py": edit(base["alpha/core.py"], line_20="20.0")}, base=base)
@@ -53,10 +54,25 @@ def queue(mini, monkeypatch):
     mini.patch("clean", {"alpha/data/kernel.cu": KERNEL.replace("// row 3\n", "// row three\n")})
     list_release(mini, "1.0", foundation.PRISTINE)
     list_release(mini, "1.1", NEW)
-    probe = mini.checkout.root / "tests" / "probes" / "alpha" / "test_fixed_otherwise.py"
-    probe.parent.mkdir(parents=True)
+    probes = mini.checkout.root / "tests" / "probes" / "alpha"
+    probes.mkdir(parents=True)
     for slug in ("taken", "clashes", "builds_on", "moves", "clean", "fixed_otherwise"):
-        (probe.parent / f"test_{slug}.py").write_text(f"def test_{slug}():\n    assert True\n")
+        (probes / f"test_{slug}.py").write_text(f"def test_{slug}():\n    assert True\n")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in mini.environment.items():
+            patch.setenv(name, value)
+        for release in load_releases(mini.folder):
+            fetched(mini.checkout, release)
+    return home
+
+
+@pytest.fixture
+def queue(template, tmp_path, monkeypatch):
+    """A copy of the template that the test may spoil."""
+    shutil.copytree(template, tmp_path, dirs_exist_ok=True, symlinks=True)
+    mini = foundation.at(tmp_path)
+    for name, value in mini.environment.items():
+        monkeypatch.setenv(name, value)
     return mini
 
 

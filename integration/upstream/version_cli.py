@@ -106,20 +106,20 @@ def bump_command(
             console.print(f"{outcome.slug}: newest release on which it applies: {newest or 'none that is listed'}")
     folder = bump_folder(checkout, project, version)
     if plan.open:
-        console.print(f"mend the files under {folder / 'conflicts'} and run this again,", markup=False)
+        console.print(f"mend the files under {folder / 'conflicts'} and run this again,", markup=False, soft_wrap=True)
         console.print("or give patches up: " + " ".join(f"--drop {outcome.slug}" for outcome in plan.open))
-    console.print(f"plan: {folder / 'plan.json'}; carry it out with --accept", markup=False)
+    console.print(f"plan: {folder / 'plan.json'}; carry it out with --accept", markup=False, soft_wrap=True)
     raise typer.Exit(1 if plan.open else 0)
 
 
 def _print_plan(plan: Plan) -> None:
     console.print(f"{plan.project} {plan.pinned} → {plan.version}", markup=False)
     for outcome in plan.outcomes:
-        console.print(f"  {outcome.kind:13} {outcome.slug}: {outcome.why}", markup=False)
+        console.print(f"  {outcome.kind:13} {outcome.slug}: {outcome.why}", markup=False, soft_wrap=True)
         for line in outcome.died_of:
-            console.print(f"      {line}", markup=False)
+            console.print(f"      {line}", markup=False, soft_wrap=True)
         for file in outcome.files:
-            console.print(f"      mend: {file}", markup=False)
+            console.print(f"      mend: {file}", markup=False, soft_wrap=True)
 
 
 def detector_command(

@@ -123,6 +123,7 @@ def test_every_fate_is_told_apart(queue, probed):
     }
     clash = next(outcome for outcome in plan.outcomes if outcome.slug == "clashes")
     assert any("+ line_30 = thirty()" in line for line in clash.died_of), clash.died_of
+    assert clash.why == "in alpha/core.py" and len(clash.files) == len(set(clash.died_of[:1])) == 1
     text = (
         bump.bump_folder(queue.checkout, "alpha", "1.1") / "conflicts" / "clashes" / "alpha" / "core.py"
     ).read_text()

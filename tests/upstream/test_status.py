@@ -200,3 +200,16 @@ def test_a_bad_row_is_refused_with_its_line(queue, row):
     (folder / "2026.jsonl").write_text('{"date": "2026-11-28", "pulls": {}}\n' + row + "\n")
     with pytest.raises(Refusal, match=r"\[status-row\].*2026\.jsonl:2"):
         last_known(queue.checkout)
+
+
+def test_lint_warns_of_age_and_fails_on_a_contradiction(queue, github):
+    path = queue.folder / "sent.patch"
+    path.write_text(path.read_text().replace("Status-Checked: 2026-11-29", "Status-Checked: 2020-01-01"))
+    result = queue.sm120("series", "lint")
+    assert result.returncode == 0 and "warning: sent: checked" in result.stdout, result.stdout + result.stderr
+    for number in (2, 3):
+        github.pull(number)
+    github.pull(1, "closed", merged=True)
+    refresh(queue.checkout, TODAY, github.url)
+    result = queue.sm120("series", "lint")
+    assert result.returncode == 1 and "error: sent: the header says Submitted, but o/alpha#1 is merged" in result.stdout

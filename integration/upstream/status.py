@@ -64,7 +64,7 @@ def _status(patch: Patch, known: dict[str, PullState], today: datetime.date, cel
     if age > STALE_DAYS:
         warnings.append(f"checked {age} days ago")
     if age < 0:
-        errors.append(f"Status-Checked {checked} lies in the future")
+        warnings.append(f"Status-Checked {checked} lies in the future")
     says = header.split()[0]
     own = [match[0] for match in PULL.finditer(header)]
     pulls = {pull: known[pull] for pull in own + patch.rivals if pull in known}

@@ -3,7 +3,7 @@ PYTHON ?= python3
 RUNTIME ?= auto
 SM120 := build/dev/bin/sm120
 
-.PHONY: runtime test lint clean
+.PHONY: runtime test test-long lint clean
 
 runtime: build/dev/.installed
 	$(SM120) runtime --flavor $(RUNTIME) --prove
@@ -14,6 +14,10 @@ test: build/dev/.tested lint
 	site=$$(echo $(CURDIR)/build/runtime/lib/python3.*/site-packages); \
 	SM120_RUNTIME=$(CURDIR)/build/runtime SM120_SGLANG=$$site SM120_FLASHINFER=$$site \
 	build/dev/bin/python -m pytest -n 2 --dist loadgroup
+
+# The wider forms: every sampling parameter on every served verify path, every draft on the hybrid. About half an hour.
+test-long: test
+	SM120_RUNTIME=$(CURDIR)/build/runtime build/dev/bin/python -m pytest -m long
 
 lint: build/dev/.tested
 	build/dev/bin/ruff check .

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sm120.integration.canonical import canonical_patches
-from sm120.integration.patch_table import replace_table
+from sm120.integration.patch_table import project_readme, replace_table
 from sm120.integration.quilt import export_quilt
 
 
@@ -75,3 +75,6 @@ def digests(tree: Path) -> dict[str, str]:
 def test_the_readme_shows_the_patches_there_are(checkout):
     readme = checkout.root / "README.md"
     assert readme.read_text() == replace_table(readme.read_text(), checkout), "run: sm120 readme"
+    for project in checkout.projects():
+        generated = project_readme(checkout, project)
+        assert (checkout.patches / project / "README.md").read_text() == generated, "run: sm120 readme"

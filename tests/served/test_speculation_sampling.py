@@ -2,7 +2,7 @@
 
 Several minutes per algorithm on two cores (interpreted Triton), so not in the default run:
 
-    build/dev/bin/python -m pytest -m slow tests/served/test_speculation_sampling.py
+    build/dev/bin/python -m pytest -m long tests/served/test_speculation_sampling.py
 
 SM120_RUNTIME and SM120_RUNTIME_PATHS name another runtime or tree; with the pristine release in front, the tests of
 penalties, logit processors and min_p fail. Tokens above the bytes do not occur in the models' language.
@@ -23,7 +23,7 @@ from sm120.integration.prove.prompts import prompt
 from sm120.integration.prove.runtime import Runtime
 from sm120.integration.prove.server import Argument, Reply, Server
 
-pytestmark = [pytest.mark.served, pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.served, pytest.mark.long, pytest.mark.timeout(1500)]
 
 HERE = Path(__file__).parent
 CHECKOUT = find_checkout(HERE)

@@ -32,13 +32,19 @@ def applies_with_drift(tree: Path, patch_file: Path) -> subprocess.CompletedProc
     return _git_apply(tree, patch_file)
 
 
-def _git_apply(tree: Path, patch_file: Path) -> subprocess.CompletedProcess[str]:
+def apply_mode(tree: Path, patch_file: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """`git apply` with `--check`, `--reverse` or both; line offsets are allowed, fuzz is not."""
+    return _git_apply(tree, patch_file, *options)
+
+
+def _git_apply(tree: Path, patch_file: Path, *options: str) -> subprocess.CompletedProcess[str]:
     # Inside another repository `git apply` silently skips paths outside its own folder: hide that repository.
     environment = dict(os.environ, LC_ALL="C", GIT_CEILING_DIRECTORIES=str(tree.resolve().parent))
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"):
         environment.pop(name, None)
+    command = ["git", "-c", "core.autocrlf=false", "apply", "-p1", "--verbose", "--whitespace=nowarn", *options]
     return subprocess.run(
-        ["git", "-c", "core.autocrlf=false", "apply", "-p1", "--verbose", "--whitespace=nowarn", patch_file.resolve()],
+        [*command, patch_file.resolve()],
         cwd=tree,
         env=environment,
         text=True,

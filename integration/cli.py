@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import sys
 import time
 from pathlib import Path
@@ -98,13 +99,20 @@ def doctor(json: Annotated[bool, typer.Option("--json", help="print JSON")] = Fa
 
 @series_app.command("lint")
 def series_lint(project: Project = None) -> None:
-    """Check pins, headers, diffs and kernel manifests without an upstream tree."""
+    """Check pins, headers, diffs, kernel manifests and the age of statuses without an upstream tree."""
     from sm120.integration.identity import load_recipe
+    from sm120.integration.upstream.status import statuses
 
     checkout = find_checkout()
     for name in [project] if project else checkout.projects():
         recipe = load_recipe(checkout, name)
         console.print(f"{recipe.name}: {len(recipe.series.patches)} patches, {len(recipe.overlay)} overlay files")
+    rows = [row for row in statuses(checkout, datetime.date.today()) if project in (None, row.project)]
+    for row in rows:
+        for kind, texts in (("warning", row.warnings), ("error", row.errors)):
+            for text in texts:
+                console.print(f"{kind}: {row.slug}: {text}", markup=False)
+    raise typer.Exit(1 if any(row.errors for row in rows) else 0)
 
 
 @series_app.command("refresh")

@@ -14,8 +14,10 @@ from sm120.integration.pin import Artifact
 from sm120.integration.refusal import Refusal
 
 
-def fetch(artifact: Artifact, cache: Path) -> Path:
+def fetch(artifact: Artifact, cache: Path, *, any_interpreter: bool = False) -> Path:
     """The verified artifact in the cache, downloaded only when it is not there.
+
+    `any_interpreter` also fetches a wheel that this Python could not install: to read, not to run.
 
     The user's pip configuration (index, proxy, certificates, find-links) is honoured because pip itself downloads.
     A cached file whose bytes changed is removed and fetched again.
@@ -33,7 +35,7 @@ def fetch(artifact: Artifact, cache: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as name:
         aside = Path(name)
-        _download(artifact, aside)
+        _download(artifact, aside, any_interpreter)
         downloaded = aside / artifact.file
         if not downloaded.is_file():
             others = ", ".join(sorted(entry.name for entry in aside.iterdir())) or "nothing"
@@ -50,7 +52,7 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _download(artifact: Artifact, folder: Path) -> None:
+def _download(artifact: Artifact, folder: Path, any_interpreter: bool) -> None:
     requirements = folder / "requirements.txt"
     requirements.write_text(f"{artifact.requirement} --hash=sha256:{artifact.sha256}\n")
     # pip shows its own progress bar on a terminal; elsewhere its output is kept for the error message.
@@ -65,6 +67,10 @@ def _download(artifact: Artifact, folder: Path) -> None:
         "-r",
         str(requirements),
     ]
+    if any_interpreter and artifact.python != "py3":
+        python, abi, platform = artifact.file.removesuffix(".whl").split("-")[-3:]
+        command += ["--implementation", python[:2], "--python-version", python[2:], "--abi", abi]
+        command += ["--platform", platform]
     output = None if sys.stderr.isatty() else subprocess.PIPE
     process = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True)
     requirements.unlink()

@@ -108,7 +108,7 @@ class Patch:
     def touched(self) -> list[str]:
         """Paths in the wheel tree that this patch changes, creates, deletes, or renames from or to."""
         names = {name for file in self.files for name in (file.source_file, file.target_file)}
-        return sorted(name[2:] for name in names if name != "/dev/null")
+        return sorted({name[2:] for name in names if name != "/dev/null"})
 
     @property
     def created(self) -> list[str]:

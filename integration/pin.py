@@ -46,6 +46,16 @@ class PathMap(BaseModel):
     upstream: str
 
 
+class TestPlace(BaseModel):
+    """Where upstream keeps tests of code under `wheel`; `mirror` repeats the code's folders below `folder`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    wheel: str
+    folder: str
+    mirror: bool = False
+
+
 class Companion(BaseModel):
     """A distribution that is installed beside the patched one, unchanged."""
 
@@ -72,6 +82,14 @@ class Pin(BaseModel):
     """Where upstream keeps tests of this kind."""
     test_registration: str = ""
     """What upstream's harness wants in a test file, behind the imports."""
+    test_header: str = ""
+    """First lines of a new test file."""
+    test_footer: str = ""
+    """Last lines of a test file, where upstream's harness runs it as a script."""
+    test_places: list[TestPlace] = []
+    """Where upstream keeps tests of particular code; `test_folder` serves the rest."""
+    export_notes: list[str] = []
+    """What upstream asks of a contributor that no tool may do in their name."""
     artifacts: list[Artifact] = Field(min_length=1)
     companions: list[Companion] = []
 
@@ -91,6 +109,16 @@ class Pin(BaseModel):
             )
         best = max(matches, key=lambda entry: len(entry.wheel))
         return best.upstream + wheel_path.removeprefix(best.wheel)
+
+    def test_folder_for(self, changed: dict[str, int]) -> str:
+        """Folder in the upstream tree for a test of a patch that changes these many lines of these wheel paths."""
+        for path, _ in sorted(changed.items(), key=lambda item: (-item[1], item[0])):
+            places = [place for place in self.test_places if path.startswith(place.wheel)]
+            if places:
+                place = max(places, key=lambda one: len(one.wheel))
+                below = path.removeprefix(place.wheel).rpartition("/")[0] if place.mirror else ""
+                return "/".join(filter(None, [place.folder, below]))
+        return self.test_folder
 
 
 def load_pin(folder: Path) -> Pin:

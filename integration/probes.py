@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -46,9 +47,16 @@ def run_probes(checkout: Checkout, patches: list[Patch], tree: Path, *, timeout:
         Refusal: `probe-missing`, `probe-crashed` when pytest itself gave no report.
     """
     files = {patch.slug: checkout.root / patch.fields["Probe"] for patch in patches}
-    for slug, file in files.items():
+    return run_files(checkout, files, tree, timeout=timeout)
+
+
+def run_files(
+    checkout: Checkout, files: dict[str, Path], tree: Path, *, timeout: float = 900
+) -> dict[str, ProbeResult]:
+    """Run these probe files as `run_probes` does; results by the names that `files` gives them."""
+    for name, file in files.items():
         if not file.is_file():
-            raise Refusal("probe-missing", f"{slug} has no probe", path=file)
+            raise Refusal("probe-missing", f"{name} has no probe", path=file)
     environment = tree_environment(checkout, tree)
     with tempfile.TemporaryDirectory(prefix="sm120-probe-") as name:
         report = Path(name) / "report.xml"
@@ -65,7 +73,7 @@ def run_probes(checkout: Checkout, patches: list[Patch], tree: Path, *, timeout:
                 "probe-crashed", f"pytest gave no report: {(result.stdout + result.stderr)[-2000:]}", path=tree
             )
         cases = list(ElementTree.parse(report).iter("testcase"))
-    return {slug: _count(file, cases, checkout.root) for slug, file in files.items()}
+    return {name: _count(file, cases, checkout.root) for name, file in files.items()}
 
 
 def tree_environment(checkout: Checkout, tree: Path) -> dict[str, str]:
@@ -85,6 +93,29 @@ def tree_environment(checkout: Checkout, tree: Path) -> dict[str, str]:
         OMP_NUM_THREADS="2",
         OPENBLAS_NUM_THREADS="1",
     )
+
+
+def probe_modules(checkout: Checkout, patch: Patch) -> list[Path]:
+    """The probe's file, then the modules beside it that it imports, and those that they import."""
+    path = checkout.root / patch.fields["Probe"]
+    found, todo = [path], [path]
+    while todo:
+        for name in _imported(todo.pop().read_text()):
+            beside = path.parent / f"{name}.py"
+            if beside.is_file() and beside not in found:
+                found.append(beside)
+                todo.append(beside)
+    return found
+
+
+def _imported(text: str) -> list[str]:
+    names = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.append(node.module)
+    return names
 
 
 def _count(file: Path, cases: list[ElementTree.Element], root: Path) -> ProbeResult:

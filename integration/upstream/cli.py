@@ -16,6 +16,8 @@ from sm120.integration.runtime import pristine_of
 from sm120.integration.upstream.closure import Closure, find_closure, prove_closure, undeclared
 from sm120.integration.upstream.export import export_mbox, export_onto, upstream_tests
 from sm120.integration.upstream.pr_body import find_template, pr_body
+from sm120.integration.upstream.status_cli import status_command
+from sm120.integration.upstream.version_cli import bump_command, detector_command, matrix_command, watch_command
 
 console = Console(highlight=False)
 
@@ -24,6 +26,11 @@ def register(app: typer.Typer) -> None:
     """Add these commands to the main command line."""
     app.command("closure")(closure_command)
     app.command("export")(export_command)
+    app.command("status")(status_command)
+    app.command("matrix")(matrix_command)
+    app.command("bump")(bump_command)
+    app.command("watch")(watch_command)
+    app.command("detector")(detector_command)
 
 
 def closure_command(
@@ -52,6 +59,7 @@ def export_command(
     onto: Annotated[str | None, typer.Option(help="CLONE or CLONE@REF: commit on a new branch there")] = None,
     mbox: Annotated[Path | None, typer.Option(help="write files for `git am` into this new folder")] = None,
     body: Annotated[Path | None, typer.Option(help="PR text; default build/export/SLUG.md")] = None,
+    signoff: Annotated[bool, typer.Option(help="add Signed-off-by with your identity (DCO)")] = False,
     evidence: Annotated[bool, typer.Option(help="run the probe before and after, for the PR text")] = True,
 ) -> None:
     """Export SLUG, its closure, overlay files and test as upstream commits, with a PR text."""
@@ -64,14 +72,16 @@ def export_command(
     if onto is not None:
         # An @ may be part of a folder's name: the longest existing folder wins.
         clone, ref = (Path(onto), "HEAD") if Path(onto).is_dir() else _split(onto)
-        made = export_onto(checkout, recipe, closure, clone, ref)
+        made = export_onto(checkout, recipe, closure, clone, ref, signoff=signoff)
         template = find_template(clone, made.base)
         for commit, subject in zip(made.commits, made.subjects, strict=True):
             console.print(f"{commit[:12]} {subject}", markup=False)
         console.print(f"branch {made.branch} of {clone}; nothing else there was touched")
     if mbox is not None:
-        for path in export_mbox(checkout, recipe, closure, pristine, mbox):
+        for path in export_mbox(checkout, recipe, closure, pristine, mbox, signoff=signoff):
             console.print(str(path))
+    for note in recipe.series.pin.export_notes:
+        console.print(f"note: {note}", markup=False)
     if evidence:
         text = _body(checkout, recipe, closure, pristine, template)
         target = body or checkout.build / "export" / f"{slug}.md"

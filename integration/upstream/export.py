@@ -20,6 +20,7 @@ from sm120.integration.identity import Recipe
 from sm120.integration.overlay import load_overlay
 from sm120.integration.patch_file import Patch
 from sm120.integration.pin import Pin
+from sm120.integration.probes import probe_modules
 from sm120.integration.refusal import Refusal
 from sm120.integration.tree import copy_touched
 from sm120.integration.upstream.closure import Closure
@@ -35,7 +36,9 @@ class Exported:
     subjects: list[str]
 
 
-def export_onto(checkout: Checkout, recipe: Recipe, closure: Closure, clone: Path, ref: str = "HEAD") -> Exported:
+def export_onto(
+    checkout: Checkout, recipe: Recipe, closure: Closure, clone: Path, ref: str = "HEAD", *, signoff: bool = False
+) -> Exported:
     """Commit the closure and the patch, each as one commit, on the new branch `SLUG` of `clone`, based on `ref`.
 
     Raises:
@@ -47,6 +50,8 @@ def export_onto(checkout: Checkout, recipe: Recipe, closure: Closure, clone: Pat
     identity = _git(clone, "var", "GIT_AUTHOR_IDENT", code="export-clone", what="no user.name and user.email set")
     if "@" not in identity:
         raise Refusal("export-clone", "git has no identity to commit with", path=clone, fix="git config user.name …")
+    # `NAME <EMAIL> seconds zone`: the declaration is the user's own, so only their identity signs, and only when asked.
+    signed_by = identity.rsplit(" ", 2)[0] if signoff else ""
     branch = closure.patch.slug
     if _quiet(clone, "rev-parse", "--verify", "--quiet", f"refs/heads/{branch}"):
         raise Refusal("export-branch", f"has a branch {branch!r} already", path=clone, fix=f"git branch -D {branch}")
@@ -63,7 +68,7 @@ def export_onto(checkout: Checkout, recipe: Recipe, closure: Closure, clone: Pat
                 for target, text in upstream_tests(checkout, recipe.series.pin, patch):
                     _add_file(clone, environment, target, text.encode(), patch)
             tree = _git(clone, "write-tree", environment=environment)
-            message = commit_message(patch)
+            message = commit_message(patch, signed_by)
             parent = _git(clone, "commit-tree", tree, "-p", parent, "-F", "-", stdin=message)
             commits.append(parent)
             subjects.append(message.splitlines()[0])
@@ -71,7 +76,9 @@ def export_onto(checkout: Checkout, recipe: Recipe, closure: Closure, clone: Pat
     return Exported(branch, base, commits, subjects)
 
 
-def export_mbox(checkout: Checkout, recipe: Recipe, closure: Closure, pristine: Path, folder: Path) -> list[Path]:
+def export_mbox(
+    checkout: Checkout, recipe: Recipe, closure: Closure, pristine: Path, folder: Path, *, signoff: bool = False
+) -> list[Path]:
     """Write the commits as `git am` takes them, made on the pinned release laid out as upstream has it.
 
     Raises:
@@ -81,7 +88,7 @@ def export_mbox(checkout: Checkout, recipe: Recipe, closure: Closure, pristine: 
         raise Refusal("export-exists", "is not empty", path=folder, fix="name a new folder")
     with tempfile.TemporaryDirectory(prefix="sm120-export-") as name:
         clone = release_clone(recipe, pristine, closure.patches, Path(name) / "clone")
-        made = export_onto(checkout, recipe, closure, clone)
+        made = export_onto(checkout, recipe, closure, clone, signoff=signoff)
         folder.mkdir(parents=True, exist_ok=True)
         options = ["--no-signature", "--zero-commit", "--full-index"]
         _git(clone, "format-patch", *options, "-o", str(folder.absolute()), f"{made.base}..{made.branch}")
@@ -98,10 +105,11 @@ def release_clone(recipe: Recipe, pristine: Path, patches: list[Patch], folder: 
     return folder
 
 
-def commit_message(patch: Patch) -> str:
+def commit_message(patch: Patch, signed_by: str = "") -> str:
     """Subject and description; the other header fields are ours and stay here."""
     subject = patch.subject.split("] ", 1)[1]  # upstream knows which project it is
-    return f"{subject}\n\n{patch.description}\n"
+    signature = f"\nSigned-off-by: {signed_by}\n" if signed_by else ""
+    return f"{subject}\n\n{patch.description}\n{signature}"
 
 
 def upstream_diff(pin: Pin, patch: Patch) -> str:
@@ -125,30 +133,16 @@ def upstream_diff(pin: Pin, patch: Patch) -> str:
 
 
 def upstream_tests(checkout: Checkout, pin: Pin, patch: Patch) -> list[tuple[str, str]]:
-    """(path, text) of the patch's probe in upstream's test harness, then of the modules beside it that it imports."""
+    """(path, text) of the patch's probe in upstream's own harness, then of the modules beside it that it imports."""
     path = checkout.root / patch.fields["Probe"]
     text = path.read_text()
+    folder = pin.test_folder_for({file.path: file.added + file.removed for file in patch.files})
     registered = _after_imports(text, pin.test_registration) if pin.test_registration else text
-    tests = [(f"{pin.test_folder}/{path.name}", registered)]
-    todo, seen = [text], {path.stem}
-    while todo:
-        for name in _imported(todo.pop()):
-            beside = path.parent / f"{name}.py"
-            if name not in seen and beside.is_file():
-                seen.add(name)
-                todo.append(beside.read_text())
-                tests.append((f"{pin.test_folder}/{beside.name}", beside.read_text()))
-    return tests
-
-
-def _imported(text: str) -> list[str]:
-    names = []
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.append(node.module)
-    return names
+    if pin.test_footer and "__main__" not in registered:
+        registered = f"{registered.rstrip()}\n\n\n{pin.test_footer.strip()}\n"
+    tests = [(f"{folder}/{path.name}", pin.test_header + registered)]
+    modules = probe_modules(checkout, patch)[1:]
+    return tests + [(f"{folder}/{beside.name}", pin.test_header + beside.read_text()) for beside in modules]
 
 
 def _after_imports(text: str, addition: str) -> str:

@@ -14,15 +14,15 @@ from sm120.integration.pin import Pin
 from sm120.integration.probes import ProbeResult
 from sm120.integration.upstream.closure import Closure
 
-# Sections by the words that projects' templates use for them.
+# Sections by the words that projects' templates use for them, the first that matches.
 MEANINGS = (
-    ("motivation", r"motivation|why|description|what\b"),
-    ("changes", r"modification|changes|how\b"),
-    ("evidence", r"accuracy|tests?\b|verification"),
+    ("motivation", r"motivation|\bwhy\b|description"),
+    ("changes", r"modification|changes|\bwhat\b|\bhow\b"),
     ("speed", r"benchmark|profil|speed|performance"),
-    ("related", r"related|issues"),
+    ("evidence", r"accuracy|\btests?\b|verification"),
+    ("related", r"related|\bissues?\b"),
 )
-DEFAULT_HEADINGS = ("## Motivation", "## Modifications", "## Tests", "## Related issues")
+DEFAULT_TEMPLATE = "## Motivation\n\n## Modifications\n\n## Tests\n\n## Related issues\n"
 
 
 def pr_body(
@@ -33,17 +33,49 @@ def pr_body(
     `before` is the probe's result on the pristine release, `after` on the release with only the closure.
     """
     sections = _sections(pin, closure, before, after, test_path)
-    headings = _headings(template) if template else list(DEFAULT_HEADINGS)
-    parts, used = [], set()
-    for heading in headings:
-        meaning = next((name for name, words in MEANINGS if re.search(words, heading, re.IGNORECASE)), None)
-        if meaning and meaning not in used:
-            used.add(meaning)
-            parts.append(f"{heading}\n\n{sections[meaning]}\n")
-    for meaning in ("motivation", "changes", "evidence"):
-        if meaning not in used:
-            parts.append(f"## {meaning.capitalize()}\n\n{sections[meaning]}\n")
-    return "\n".join(parts)
+    return fill_template(template or DEFAULT_TEMPLATE, sections)
+
+
+def fill_template(template: str, sections: dict[str, str]) -> str:
+    """The template with each section's text under the heading that means it.
+
+    Hints in comments make way for the text; checklists and headings without a meaning stay as the project wrote them,
+    for whoever sends it to tick. What no heading asks for follows the motivation.
+    """
+    parts = _parts(template)
+    meanings: list[str | None] = []
+    for heading, _ in parts:
+        found = (name for name, words in MEANINGS if re.search(words, heading, re.IGNORECASE))
+        meaning = next((name for name in found if name not in meanings), None)
+        meanings.append(meaning if heading and "checklist" not in heading.lower() else None)
+    homeless = [name for name in ("motivation", "changes", "evidence") if name not in meanings]
+    lines = []
+    for (heading, body), meaning in zip(parts, meanings, strict=True):
+        lines.append(heading)
+        if meaning:
+            lines.append(f"\n{sections[meaning]}\n")
+            body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
+            if meaning == "motivation":
+                lines += [f"{sections[name]}\n" for name in homeless]
+        lines.append(re.sub(r"\n{3,}", "\n\n", body.strip("\n")) + "\n" if body.strip() else "")
+    if "motivation" not in meanings:
+        lines += [f"{sections[name]}\n" for name in homeless]
+    return "\n".join(line for line in lines if line != "") + "\n"
+
+
+def _parts(template: str) -> list[tuple[str, str]]:
+    """(heading line, text below it); a '#' inside a code fence or a comment is no heading."""
+    parts: list[tuple[str, list[str]]] = [("", [])]
+    fenced = commented = False
+    for line in template.splitlines():
+        fenced ^= line.lstrip().startswith("```")
+        if not fenced and not commented and re.match(r"#{1,4} ", line):
+            parts.append((line.rstrip(), []))
+        else:
+            parts[-1][1].append(line)
+        if not fenced:
+            commented = "-->" not in line if "<!--" in line else commented and "-->" not in line
+    return [(heading, "\n".join(body)) for heading, body in parts]
 
 
 def find_template(clone: Path, ref: str) -> str | None:
@@ -54,10 +86,6 @@ def find_template(clone: Path, ref: str) -> str | None:
             shown = subprocess.run(["git", "show", f"{ref}:{name}"], cwd=clone, capture_output=True, text=True)
             return shown.stdout
     return None
-
-
-def _headings(template: str) -> list[str]:
-    return [line.rstrip() for line in template.splitlines() if re.match(r"#{1,4} ", line)]
 
 
 def _sections(pin: Pin, closure: Closure, before: ProbeResult, after: ProbeResult, test_path: str) -> dict[str, str]:

@@ -1,0 +1,355 @@
+"""Try a series on another release, patch by patch, and end in a plan; `accept` carries the plan out.
+
+Nothing is dropped without a word: every patch of the series is in the plan with what it is there and why. Patches that
+no longer apply are merged three ways; what does not merge is written as files with conflict markers, and mended files
+are used by the next run.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import tomlkit
+from packaging.version import Version
+
+from sm120.integration.canonical import DIFF, git
+from sm120.integration.checkout import Checkout
+from sm120.integration.patch_file import SEPARATOR, Patch, parse_patch
+from sm120.integration.refusal import Refusal
+from sm120.integration.upstream.ladder import Change, apply_to, merge_file
+from sm120.integration.upstream.matrix import Cell, column, follow_history
+from sm120.integration.upstream.releases import Release, Snapshot, load_releases, snapshot, write_files
+from sm120.integration.upstream.stages import Stage, Staged, stage_series
+
+MARKER = b"<<<<<<< "
+
+KEEP = ("clean", "moved", "merged 3-way", "mended")
+"""Outcomes with a patch for the new pin; the others are `merged`, `superseded`, `conflicts` and `blocked`."""
+
+
+@dataclass
+class Outcome:
+    """What one patch is on the new release."""
+
+    slug: str
+    kind: str
+    why: str
+    rungs: list[str] = field(default_factory=list)
+    died_of: list[str] = field(default_factory=list)
+    """Upstream's own changes to the lines that the patch needs."""
+    files: list[str] = field(default_factory=list)
+    """Conflict files to mend."""
+
+
+@dataclass
+class Plan:
+    """The outcome of every patch of a series on one release."""
+
+    project: str
+    pinned: str
+    version: str
+    file: str
+    sha256: str
+    series: list[str]
+    """sha256 of each patch that was tried, in order: a plan for other patches is refused."""
+    outcomes: list[Outcome]
+
+    @property
+    def open(self) -> list[Outcome]:
+        return [outcome for outcome in self.outcomes if outcome.kind in ("conflicts", "blocked")]
+
+
+def bump_folder(checkout: Checkout, project: str, version: str) -> Path:
+    return checkout.build / "bump" / f"{project}-{version}"
+
+
+def plan_bump(
+    checkout: Checkout, project: str, release: Release, *, wheel: Path | None = None, probes: bool = False
+) -> Plan:
+    """Try every patch of `project` on `release`; patches, conflict files and the plan go to `build/bump/`.
+
+    Raises:
+        Refusal: `bump-yanked`, `bump-same`; from the series and from fetching.
+    """
+    if release.yanked:
+        raise Refusal("bump-yanked", f"{project} {release.version} was withdrawn: {release.yanked}")
+    staged = stage_series(checkout, project)
+    pin = staged.series.pin
+    if release.version == pin.version:
+        raise Refusal("bump-same", f"{project} is pinned to {pin.version} already", path=staged.series.folder)
+    columns = {
+        other.version: column(checkout, staged, other)
+        for other in _between(checkout, project, pin.version, release.version)
+    }
+    columns[release.version] = column(checkout, staged, release, probes=probes, wheel=wheel)
+    follow_history(pin.version, columns)
+    overlay_names = {target for stage in staged.stages for target in stage.overlay}
+    files = snapshot(checkout, release, set(staged.touched) | overlay_names, wheel)
+    folder = bump_folder(checkout, project, release.version)
+    shutil.rmtree(folder / "patches", ignore_errors=True)
+    (folder / "patches").mkdir(parents=True)
+    outcomes = _try_series(staged, files, columns[release.version], folder)
+    shas = [patch.sha256 for patch in staged.series.patches]
+    plan = Plan(project, pin.version, release.version, release.file, release.sha256, shas, outcomes)
+    (folder / "plan.json").write_text(json.dumps(asdict(plan), indent=1) + "\n")
+    return plan
+
+
+def time_machine(
+    checkout: Checkout, project: str, version: str, slug: str, report: Callable[[str], None] = lambda line: None
+) -> str | None:
+    """The newest listed release up to `version` on which `slug` applies (with its closure), or None."""
+    staged = stage_series(checkout, project)
+    for release in reversed(load_releases(checkout.patches / project)):
+        if Version(release.version) <= Version(version):
+            cell = column(checkout, staged, release)[slug]
+            report(f"{release.version}: {cell.text}")
+            if cell.word.startswith("applies"):
+                return release.version
+    return None
+
+
+def _between(checkout: Checkout, project: str, pinned: str, version: str) -> list[Release]:
+    low, high = Version(pinned), Version(version)
+    return [release for release in load_releases(checkout.patches / project) if low < Version(release.version) < high]
+
+
+def _try_series(staged: Staged, release: Snapshot, cells: dict[str, Cell], folder: Path) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    lost: set[str] = set()
+    with tempfile.TemporaryDirectory(prefix="sm120-bump-") as name:
+        tree = Path(name)
+        git(tree, "init", "--quiet", "--initial-branch=bump")
+        release.write(tree)
+        taken = [target for target in _overlay(staged) if (tree / target).exists()]
+        write_files(tree, {target: data for target, data in _overlay(staged).items() if target not in taken})
+        _commit(tree, "release and overlay")
+        for stage in staged.stages:
+            cell = cells[stage.patch.slug]
+            outcome = _try_patch(staged, stage, cell, tree, release, folder, lost)
+            outcome.rungs = [f"{rung.name}: {_said(rung.holds)}: {rung.detail}" for rung in cell.rungs]
+            if outcome.kind in KEEP:
+                _commit(tree, stage.patch.slug)
+                text = stage.patch.header + SEPARATOR + git(tree, *DIFF, "HEAD^", "HEAD")
+                (folder / "patches" / f"{stage.patch.slug}.patch").write_text(text, errors="surrogateescape")
+            else:
+                if outcome.kind in ("conflicts", "blocked"):
+                    lost.add(stage.patch.slug)
+                git(tree, "reset", "--quiet", "--hard", "HEAD")
+                git(tree, "clean", "--quiet", "-fd")
+            outcomes.append(outcome)
+    return outcomes
+
+
+def _try_patch(
+    staged: Staged, stage: Stage, cell: Cell, tree: Path, release: Snapshot, folder: Path, lost: set[str]
+) -> Outcome:
+    slug = stage.patch.slug
+    conflicts = folder / "conflicts" / slug
+    if cell.word in ("merged", "superseded"):
+        shutil.rmtree(conflicts, ignore_errors=True)
+        return Outcome(slug, cell.word, cell.why)
+    if clash := sorted(stage.overlay.keys() & release.files.keys()):
+        return Outcome(slug, "conflicts", f"upstream has {clash[0]} now, where the overlay goes")
+    result = apply_to(tree, stage.patch.diff)
+    if result.returncode == 0:
+        shutil.rmtree(conflicts, ignore_errors=True)
+        moved = len(re.findall(r"succeeded at", result.stderr))
+        return Outcome(slug, "moved" if moved else "clean", f"{moved} hunks moved" if moved else "as it is")
+    waits_for = [patch.slug for patch in stage.closure.patches if patch.slug in lost]
+    if waits_for:
+        return Outcome(slug, "blocked", f"waits for {', '.join(waits_for)}")
+    unclean = _merge_three_ways(stage, tree, conflicts)
+    if not unclean:
+        mended = conflicts.is_dir() and any(path.is_file() for path in conflicts.rglob("*"))
+        kind = "mended" if mended else "merged 3-way"
+        return Outcome(slug, kind, "with the files that were mended by hand" if mended else "look at the result")
+    died_of = [line for path in unclean for line in upstream_changes(stage.change, staged.pinned, release.files, path)]
+    files = [str(conflicts / path) for path in unclean if (conflicts / path).is_file()]
+    return Outcome(slug, "conflicts", f"in {', '.join(unclean)}", died_of=died_of, files=files)
+
+
+def _merge_three_ways(stage: Stage, tree: Path, conflicts: Path) -> list[str]:
+    """Merge each file into `tree`; files with conflicts are written to `conflicts` and returned."""
+    unclean = []
+    for path in stage.patch.touched:
+        old, new = stage.change.before[path], stage.change.after[path]
+        target, mended = tree / path, conflicts / path
+        current = target.read_bytes() if target.is_file() else None
+        if mended.is_file() and MARKER not in mended.read_bytes():
+            result: bytes | None = mended.read_bytes()
+        elif current == old:
+            result = new
+        elif current is None or old is None or new is None:  # created or deleted by one side: nothing to merge with
+            unclean.append(path)
+            continue
+        else:
+            labels = ("the new release", "the pinned release", stage.patch.slug)
+            result, clean = merge_file(current, old, new, labels)
+            if not clean:
+                mended.parent.mkdir(parents=True, exist_ok=True)
+                mended.write_bytes(result)
+                unclean.append(path)
+                continue
+        if result is None:
+            target.unlink()
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(result)
+    return unclean
+
+
+def upstream_changes(
+    change: Change, pinned: dict[str, bytes], release: dict[str, bytes], path: str, limit: int = 12
+) -> list[str]:
+    """Upstream's hunks between the pin and the release that touch the lines which the patch's hunks of `path` need."""
+    if path not in release:
+        return [f"{path}: upstream removed or renamed it"]
+    if path not in pinned:
+        return [f"{path}: upstream has this file now"]
+    old = pinned[path].decode(errors="replace").splitlines()
+    new = release[path].decode(errors="replace").splitlines()
+    before = (change.before[path] or b"").decode(errors="replace").splitlines()
+    after = (change.after[path] or b"").decode(errors="replace").splitlines()
+    needed = {
+        line.strip()
+        for group in difflib.SequenceMatcher(None, before, after, autojunk=False).get_grouped_opcodes(3)
+        for _, i1, i2, _, _ in group
+        for line in before[i1:i2]
+        if line.strip()
+    }
+    found = []
+    for group in difflib.SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(0):
+        for tag, i1, i2, j1, j2 in group:
+            if tag != "equal" and needed.intersection(line.strip() for line in old[max(i1 - 1, 0) : i2 + 1]):
+                found.append(f"{path}: upstream's lines {i1 + 1}-{max(i2, i1 + 1)} became {j1 + 1}-{max(j2, j1 + 1)}")
+                found += [f"    - {line}" for line in old[i1:i2][:limit]] + [
+                    f"    + {line}" for line in new[j1:j2][:limit]
+                ]
+    return found
+
+
+def load_plan(checkout: Checkout, project: str, version: str) -> Plan:
+    """The plan that `plan_bump` wrote.
+
+    Raises:
+        Refusal: `bump-plan` when there is none or it does not read.
+    """
+    path = bump_folder(checkout, project, version) / "plan.json"
+    try:
+        data = json.loads(path.read_text())
+        return Plan(**data | {"outcomes": [Outcome(**outcome) for outcome in data["outcomes"]]})
+    except FileNotFoundError:
+        raise Refusal("bump-plan", "no plan yet", path=path, fix=f"sm120 bump {project} {version}") from None
+    except (ValueError, TypeError, KeyError) as error:
+        raise Refusal("bump-plan", f"does not read: {error}", path=path) from None
+
+
+def accept(checkout: Checkout, plan: Plan, drop: list[str]) -> list[str]:
+    """Carry the plan out: pin, series and patches move to the new release; returns what was done, one line each.
+
+    Patches that upstream has are taken off the series, and their probes go to `tests/upstream_probes/`, where they must
+    pass on the new pin. Nothing is written when a patch is still open and not named in `drop`.
+
+    Raises:
+        Refusal: `bump-open`, `bump-stale` when the series changed since the plan was made, `unknown-slug`.
+    """
+    folder = checkout.patches / plan.project
+    staged = stage_series(checkout, plan.project)
+    patches = staged.series.patches
+    if [patch.sha256 for patch in patches] != plan.series or staged.series.pin.version != plan.pinned:
+        raise Refusal(
+            "bump-stale",
+            "the series changed since the plan was made",
+            path=folder / "series",
+            fix=f"sm120 bump {plan.project} {plan.version}",
+        )
+    if unknown := sorted(set(drop) - {patch.slug for patch in patches}):
+        raise Refusal("unknown-slug", f"--drop names {', '.join(unknown)}, not in the series")
+    if still := [outcome.slug for outcome in plan.open if outcome.slug not in drop]:
+        raise Refusal(
+            "bump-open",
+            f"not decided: {', '.join(still)}",
+            path=bump_folder(checkout, plan.project, plan.version) / "conflicts",
+            fix="mend the conflict files and run the bump again, or name them with --drop",
+        )
+    orphans = [p.slug for p in patches if p.slug not in drop and set(p.requires) & set(drop)]
+    if orphans:
+        raise Refusal("bump-open", f"{', '.join(orphans)} require what --drop names", path=folder / "series")
+    made = bump_folder(checkout, plan.project, plan.version) / "patches"
+    done, kept = [], []
+    for patch, outcome in zip(patches, plan.outcomes, strict=True):
+        if outcome.kind in KEEP and patch.slug not in drop:
+            kept.append(patch.slug)
+            if (made / patch.path.name).read_bytes() != patch.path.read_bytes():
+                shutil.copyfile(made / patch.path.name, patch.path)
+                done.append(f"{patch.slug}: rewritten ({outcome.kind})")
+        else:
+            done.append(_retire(checkout, patch, outcome))
+    gone = {patch.slug for patch in patches} - set(kept)
+    for slug in kept:
+        _forget_requirements(folder / f"{slug}.patch", gone)
+    (folder / "series").write_text(_kept_lines((folder / "series").read_text(), gone))
+    _move_pin(folder / "pin.toml", plan)
+    done.append(f"pin: {plan.pinned} → {plan.version} ({plan.file}); add its other wheels to pin.toml")
+    for slug in kept:
+        parse_patch(folder / f"{slug}.patch")
+    return done
+
+
+def _retire(checkout: Checkout, patch: Patch, outcome: Outcome) -> str:
+    patch.path.unlink()
+    probe = checkout.root / patch.fields["Probe"]
+    if outcome.kind in ("merged", "superseded") and probe.is_file():
+        target = checkout.root / "tests" / "upstream_probes" / patch.project / probe.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        probe.rename(target)
+        return f"{patch.slug}: {outcome.kind}, taken off; its probe now guards upstream as {target.name}"
+    return f"{patch.slug}: dropped"
+
+
+def _forget_requirements(path: Path, gone: set[str]) -> None:
+    """Take slugs that left the series out of `Requires:`."""
+    header, diff = path.read_text(errors="surrogateescape").split(SEPARATOR, 1)
+    lines = []
+    for line in header.splitlines(keepends=True):
+        if line.startswith("Requires: "):
+            left = [name for name in line.removeprefix("Requires: ").strip().split(", ") if name not in gone]
+            line = f"Requires: {', '.join(left)}\n" if left else ""
+        lines.append(line)
+    path.write_text("".join(lines) + SEPARATOR + diff, errors="surrogateescape")
+
+
+def _kept_lines(text: str, gone: set[str]) -> str:
+    return "".join(line for line in text.splitlines(keepends=True) if line.strip().removesuffix(".patch") not in gone)
+
+
+def _move_pin(path: Path, plan: Plan) -> None:
+    document = tomlkit.parse(path.read_text())
+    document["git_tag"] = str(document["git_tag"]).replace(plan.pinned, plan.version)
+    document["version"] = plan.version
+    artifact = Release(version=plan.version, file=plan.file, sha256=plan.sha256).artifact
+    wheels = tomlkit.aot()
+    wheels.append(tomlkit.item(artifact.model_dump()))
+    document["artifacts"] = wheels
+    path.write_text(tomlkit.dumps(document))
+
+
+def _overlay(staged: Staged) -> dict[str, bytes]:
+    return {target: data for stage in staged.stages for target, data in stage.overlay.items()}
+
+
+def _commit(tree: Path, message: str) -> None:
+    git(tree, "add", "--all", "--force")
+    git(tree, "commit", "--quiet", "--allow-empty", "--message", message)
+
+
+def _said(holds: bool | None) -> str:
+    return {True: "yes", False: "no", None: "cannot tell"}[holds]

@@ -1,0 +1,90 @@
+"""Ask GitHub about pull requests: what state they are in, politely, and never guessing from a bad answer."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import httpx
+
+from sm120.integration.refusal import Refusal
+
+API = "https://api.github.com"
+PULL = re.compile(r"([\w.-]+/[\w.-]+)#(\d+)")
+
+
+@dataclass(frozen=True)
+class PullState:
+    """One answer: `open`, `closed`, `merged`, or `gone` for a pull request that is not there (404)."""
+
+    pull: str
+    state: str
+    checked: str
+    title: str = ""
+
+
+class Unanswered(Refusal):
+    """GitHub did not answer usefully; what is known already stays as it is."""
+
+
+def pull_states(
+    pulls: Iterable[str], *, api: str | None = None, today: datetime.date | None = None, timeout: float = 20
+) -> tuple[list[PullState], Unanswered | None]:
+    """States of `owner/repo#N` pull requests, in order, until one request is not answered.
+
+    `GITHUB_TOKEN` is sent when it is set (and nowhere else but to `api`). Stops at the first refusal, so that a rate
+    limit is respected; returns what was answered before it, and the refusal.
+    """
+    headers = {"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"}
+    if token := os.environ.get("GITHUB_TOKEN"):
+        headers["Authorization"] = f"Bearer {token}"
+    date = (today or datetime.date.today()).isoformat()
+    base = api or os.environ.get("SM120_GITHUB_API") or API
+    found: list[PullState] = []
+    with httpx.Client(base_url=base, headers=headers, timeout=timeout, follow_redirects=True) as client:
+        for pull in dict.fromkeys(pulls):
+            try:
+                found.append(_ask(client, pull, date))
+            except Unanswered as unanswered:
+                return found, unanswered
+    return found, None
+
+
+def _ask(client: httpx.Client, pull: str, date: str) -> PullState:
+    match = PULL.fullmatch(pull)
+    if not match:
+        raise Refusal("status-pull", f"{pull!r} is not owner/repo#N")
+    try:
+        answer = client.get(f"/repos/{match[1]}/pulls/{match[2]}")
+    except httpx.HTTPError as error:
+        raise Unanswered("status-offline", f"no answer: {error or type(error).__name__}") from None
+    if answer.status_code == 404:
+        return PullState(pull, "gone", date)
+    if answer.status_code in (403, 429):
+        raise Unanswered(
+            "status-limit", f"{answer.status_code} for {pull}{_when(answer)}", fix="set GITHUB_TOKEN, or wait"
+        )
+    if answer.status_code != 200:
+        raise Unanswered("status-answer", f"HTTP {answer.status_code} for {pull}")
+    try:
+        data = answer.json()
+        state = "merged" if data["merged_at"] else data["state"]
+        number, title = data["number"], str(data.get("title", ""))
+    except (ValueError, KeyError, TypeError):
+        raise Unanswered("status-answer", f"not a pull request but {answer.text[:60]!r} for {pull}") from None
+    if state not in ("open", "closed", "merged") or number != int(match[2]):
+        raise Unanswered("status-answer", f"a pull request that is not {pull}: number {number}, state {state!r}")
+    return PullState(pull, state, date, title)
+
+
+def _when(answer: httpx.Response) -> str:
+    if seconds := answer.headers.get("Retry-After"):
+        return f", retry after {seconds} s"
+    reset = answer.headers.get("X-RateLimit-Reset", "")
+    if answer.headers.get("X-RateLimit-Remaining") == "0" and reset.isdigit():
+        at = datetime.datetime.fromtimestamp(int(reset), datetime.UTC)
+        return f", rate limit until {at:%Y-%m-%d %H:%M} UTC"
+    return ""

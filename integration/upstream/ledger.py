@@ -1,0 +1,114 @@
+"""The ledger: every change that was once wanted, those that need no patch any more included.
+
+A row that upstream has taken keeps a behavioural probe that must pass on the unpatched pin, so that a regression
+upstream is noticed at the next bump.
+"""
+
+from __future__ import annotations
+
+import datetime
+import tomllib
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from packaging.version import InvalidVersion, Version
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from sm120.integration.checkout import Checkout
+from sm120.integration.refusal import Refusal
+from sm120.integration.series import Series, load_series
+
+Pull = Annotated[str, StringConstraints(pattern=r"^[\w.-]+/[\w.-]+#\d+$")]
+Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
+
+Verdict = Literal["needed", "partly", "taken", "superseded", "not reachable", "n/a"]
+
+
+class LedgerRow(BaseModel):
+    """One change.
+
+    `pins` says, per release, whether the change is still needed there; `patches` carry what is needed on the pin;
+    `probe` guards what upstream has.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Slug
+    project: str
+    what: str
+    upstream: list[Pull] = []
+    rivals: list[Pull] = []
+    first_release: str = ""
+    pins: dict[str, Verdict] = Field(min_length=1)
+    patches: list[Slug] = []
+    probe: str = ""
+    no_probe: str = ""
+    """Why a taken row has no probe: what a CPU cannot show."""
+    evidence: Annotated[str, StringConstraints(min_length=8)]
+    checked: datetime.date
+
+
+class _Ledger(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    change: list[LedgerRow]
+
+
+def load_ledger(checkout: Checkout) -> list[LedgerRow]:
+    """Read and check `patches/ledger.toml` against the series and the probes that exist.
+
+    Raises:
+        Refusal: `ledger-missing`, `ledger-syntax`, `ledger-field`, `ledger-row` (the row contradicts itself or names
+            what is not there).
+    """
+    path = checkout.patches / "ledger.toml"
+    try:
+        rows = _Ledger.model_validate(tomllib.loads(path.read_text())).change
+    except FileNotFoundError:
+        raise Refusal("ledger-missing", "no ledger", path=path) from None
+    except tomllib.TOMLDecodeError as error:
+        raise Refusal("ledger-syntax", str(error), path=path) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise Refusal("ledger-field", f"{'.'.join(map(str, first['loc']))}: {first['msg']}", path=path) from None
+    series = {project: load_series(checkout.patches / project) for project in checkout.projects()}
+    seen: set[str] = set()
+    for row in rows:
+        for problem in _problems(checkout, row, series, seen):
+            raise Refusal("ledger-row", f"{row.name}: {problem}", path=path)
+        seen.add(row.name)
+    return rows
+
+
+def _problems(checkout: Checkout, row: LedgerRow, series: dict[str, Series], seen: set[str]) -> Iterator[str]:
+    if row.name in seen:
+        yield "stands there twice"
+    if row.project not in series:
+        yield f"no project is called {row.project!r}"
+        return
+    slugs = {patch.slug for one in series.values() for patch in one.patches}
+    for slug in row.patches:
+        if slug not in slugs:
+            yield f"names the patch {slug}, which no series has"
+    for version in [*row.pins, *filter(None, [row.first_release])]:
+        try:
+            Version(version)
+        except InvalidVersion:
+            yield f"{version!r} is not a version"
+            return
+    pinned = series[row.project].pin.version
+    verdict = row.pins.get(pinned)
+    if verdict is None:
+        yield f"has no verdict for the pinned {pinned}"
+    if verdict in ("needed", "partly") and not row.patches:
+        yield f"is {verdict} on {pinned}, and no patch carries it"
+    if verdict in ("taken", "superseded") and not (row.probe or row.no_probe):
+        yield f"is {verdict}, and no probe guards it"
+    if row.probe and not (checkout.root / row.probe).is_file():
+        yield f"its probe {row.probe} does not exist"
+    if row.first_release:
+        for version, said in row.pins.items():
+            if Version(version) >= Version(row.first_release) and said == "needed":
+                yield f"is needed on {version}, though {row.first_release} has it"
+            if Version(version) < Version(row.first_release) and said in ("taken", "superseded"):
+                yield f"is {said} on {version}, before {row.first_release}"

@@ -1,0 +1,300 @@
+"""The matrix: every patch on every listed release, one word a cell, each explained by the rungs of the ladder."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+
+from sm120.integration.checkout import Checkout
+from sm120.integration.identity import digest
+from sm120.integration.overlay import load_overlay
+from sm120.integration.patch_file import Patch
+from sm120.integration.probes import ProbeResult, probe_modules, run_probes
+from sm120.integration.series import Series, load_series
+from sm120.integration.upstream import ladder
+from sm120.integration.upstream.ladder import Rung, TextVerdict, apply_to, climb
+from sm120.integration.upstream.releases import Release, Snapshot, load_releases, release_tree, snapshot, write_files
+from sm120.integration.upstream.stages import Stage, Staged, stage_series
+
+# Raise when the same inputs would give another cell, so that cached ones are not used.
+LAYOUT = 2
+
+RULES = [ladder.ADDED_SHARE, ladder.REMOVED_SHARE, ladder.MINIMUM_LINES]
+
+WORDS = ("applies", "applies with closure", "conflicts", "merged", "superseded", "n/a")
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one patch is on one release."""
+
+    word: str
+    where: str
+    """`file:hunk` of a conflict."""
+    why: str
+    rungs: tuple[Rung, ...]
+
+    @property
+    def text(self) -> str:
+        return f"{self.word} ({self.where})" if self.where else self.word
+
+
+@dataclass(frozen=True)
+class Row:
+    """One patch on the releases of its project."""
+
+    slug: str
+    subject: str
+    cells: dict[str, Cell]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The matrix of one project."""
+
+    project: str
+    pinned: str
+    versions: list[str]
+    yanked: dict[str, str]
+    rows: list[Row]
+
+    def as_data(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def make_matrix(checkout: Checkout, project: str, *, probes: bool = False, report: Report = lambda line: None) -> Table:
+    """Every patch of `project` on every release of its `releases.toml`.
+
+    `probes` also runs the patches' probes on releases other than the pin, which needs the runtime's layer and unpacks
+    each release.
+
+    Raises:
+        Refusal: from the series, the releases, or fetching.
+    """
+    series = load_series(checkout.patches / project)
+    releases = load_releases(checkout.patches / project)
+    results = {release.version: known_probe_results(checkout, series, release) for release in releases if probes}
+    path = checkout.build / "matrix" / f"table-{_table_key(checkout, series, releases, results, probes)}.json"
+    if (known := _cached_table(path)) is not None:
+        return known
+    staged = stage_series(checkout, project)
+    columns: dict[str, dict[str, Cell]] = {}
+    for release in releases:
+        report(f"{project} {release.version}")
+        columns[release.version] = column(checkout, staged, release, probes=probes)
+    follow_history(staged.series.pin.version, columns)
+    rows = [
+        Row(
+            stage.patch.slug,
+            stage.patch.subject,
+            {version: cells[stage.patch.slug] for version, cells in columns.items()},
+        )
+        for stage in staged.stages
+    ]
+    yanked = {release.version: release.yanked for release in releases if release.yanked}
+    table = Table(project, series.pin.version, [release.version for release in releases], yanked, rows)
+    results = {release.version: known_probe_results(checkout, series, release) for release in releases if probes}
+    path = checkout.build / "matrix" / f"table-{_table_key(checkout, series, releases, results, probes)}.json"
+    _write(path, json.dumps(table.as_data()))
+    return table
+
+
+def follow_history(pinned: str, columns: dict[str, dict[str, Cell]]) -> None:
+    """What one release after the pin took stays taken in later ones, where its code may have moved on.
+
+    `columns` are oldest first. A patch that applies again keeps its cell: upstream has taken the change back.
+    """
+    taken: dict[str, str] = {}
+    for version, cells in columns.items():
+        if Version(version) <= Version(pinned):
+            continue
+        for slug, cell in cells.items():
+            if cell.word == "merged":
+                taken.setdefault(slug, version)
+            elif cell.word == "conflicts" and slug in taken:
+                why = f"{taken[slug]} took it, and its code has moved on since"
+                cells[slug] = Cell("merged", "", why, cell.rungs)
+
+
+def column(
+    checkout: Checkout, staged: Staged, release: Release, *, probes: bool = False, wheel: Path | None = None
+) -> dict[str, Cell]:
+    """The cells of every patch on one release, by slug; cells are cached by the content they depend on."""
+    found: dict[str, Cell] = {}
+    files: Snapshot | None = None
+    results = probe_results(checkout, staged, release) if probes else {}
+    for stage in staged.stages:
+        path = checkout.build / "matrix" / f"{_key(stage, release, results.get(stage.patch.slug))}.json"
+        cell = _cached(path)
+        if cell is None:
+            if files is None:
+                names = set(staged.touched) | {target for one in staged.stages for target in one.overlay}
+                files = snapshot(checkout, release, names, wheel)
+            cell = make_cell(stage, staged.series.pin.version, files, results.get(stage.patch.slug))
+            _write(path, json.dumps(asdict(cell)))
+        found[stage.patch.slug] = cell
+    return found
+
+
+def make_cell(stage: Stage, pinned: str, release: Snapshot, probe: ProbeResult | None = None) -> Cell:
+    """Decide one cell; the strongest reason wins, in the order merged, superseded, n/a, applies, conflicts."""
+    verdict = climb(stage.change, release.files)
+    rungs = (*verdict.rungs, probe_rung(probe))
+    if verdict.merged:
+        return Cell("merged", "", verdict.why, rungs)
+    if rungs[-1].holds:
+        return Cell("superseded", "", "its probe passes on the unpatched release", rungs)
+    if missing := _older_without(stage, pinned, release):
+        return Cell("n/a", "", f"this older release has no {missing}", rungs)
+    return _forward_cell(stage, release, verdict, rungs)
+
+
+def _forward_cell(stage: Stage, release: Snapshot, verdict: TextVerdict, rungs: tuple[Rung, ...]) -> Cell:
+    needed = stage.closure.patches[:-1]
+    alone = verdict.rung("forward").holds
+    taken = sorted(stage.overlay.keys() & release.files.keys())
+    if taken:
+        return Cell("conflicts", f"{taken[0]}:exists", "upstream has a file where the overlay goes", rungs)
+    if alone and not needed:
+        return Cell("applies", "", "it applies to the release as it is", rungs)
+    failed = stage.patch.slug, verdict.failed_at
+    with tempfile.TemporaryDirectory(prefix="sm120-matrix-") as name:
+        tree = Path(name)
+        names = {path for patch in stage.closure.patches for path in patch.touched}
+        write_files(tree, {path: data for path, data in release.files.items() if path in names})
+        write_files(tree, stage.overlay)
+        for patch in stage.closure.patches:
+            if apply_to(tree, patch.diff).returncode != 0:
+                files = {path: (tree / path).read_bytes() for path in patch.touched if (tree / path).is_file()}
+                change = ladder.Change(patch.diff, dict.fromkeys(patch.touched), dict.fromkeys(patch.touched))
+                failed = patch.slug, climb(change, files).failed_at
+                break
+        else:
+            slugs = ", ".join(patch.slug for patch in needed)
+            return Cell("applies with closure", "", f"it applies after {slugs}", rungs)
+    if alone:
+        return Cell("applies", "", f"alone; {failed[0]}, which it needs to work, does not", rungs)
+    by = "" if failed[0] == stage.patch.slug else f"; {failed[0]}, which it needs, fails first"
+    return Cell("conflicts", failed[1], f"context differs{by}", rungs)
+
+
+def _older_without(stage: Stage, pinned: str, release: Snapshot) -> str:
+    """A file that the patch changes and an older release does not have; in a newer one that is a conflict."""
+    if Version(release.version) >= Version(pinned):
+        return ""
+    created = {path for patch in stage.closure.patches for path in patch.created} | stage.overlay.keys()
+    missing = [path for path in stage.patch.touched if path not in release.files and path not in created]
+    return missing[0] if missing else ""
+
+
+def probe_rung(result: ProbeResult | None) -> Rung:
+    """Rung 5 from a probe's result on an unpatched release; a probe that breaks there says nothing."""
+    if result is None:
+        return Rung("probe", None, "not run")
+    if result.green:
+        return Rung("probe", True, f"passes on the unpatched release ({result.passed} passed)")
+    if result.red:
+        return Rung("probe", False, f"fails there: {result.failures[0] if result.failures else result.failed}"[:200])
+    broken = f"{result.errors} errors, {result.skipped} skipped"
+    return Rung("probe", None, f"cannot run there ({broken}): {(result.failures or ('',))[0]}"[:200])
+
+
+def probe_results(checkout: Checkout, staged: Staged, release: Release) -> dict[str, ProbeResult]:
+    """Probes of the series on the unpatched release, cached by the probes' and the release's content."""
+    found = known_probe_results(checkout, staged.series, release)
+    todo = [patch for patch in staged.series.patches if patch.slug not in found]
+    if todo:
+        tree = release_tree(checkout, staged.series.project, release)
+        results = run_probes(checkout, todo, tree)
+        for patch in todo:
+            _write(_probe_path(checkout, patch, release), json.dumps(asdict(results[patch.slug])))
+        found |= results
+    return found
+
+
+def known_probe_results(checkout: Checkout, series: Series, release: Release) -> dict[str, ProbeResult]:
+    """What earlier runs of the same probes on the same release gave, by slug."""
+    results = {patch.slug: _cached_probe(_probe_path(checkout, patch, release)) for patch in series.patches}
+    return {slug: result for slug, result in results.items() if result is not None}
+
+
+def _probe_path(checkout: Checkout, patch: Patch, release: Release) -> Path:
+    texts = [path.read_text() for path in probe_modules(checkout, patch)]
+    return checkout.build / "matrix" / "probes" / f"{digest([LAYOUT, release.sha256, texts])[:24]}.json"
+
+
+def _cached_probe(path: Path) -> ProbeResult | None:
+    try:
+        data = json.loads(path.read_text())
+        return ProbeResult(**data | {"failures": tuple(data["failures"])})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _table_key(
+    checkout: Checkout,
+    series: Series,
+    releases: list[Release],
+    results: dict[str, dict[str, ProbeResult]],
+    probes: bool,
+) -> str:
+    """Everything that a table depends on, without applying anything; it is complete only with all probe results."""
+    overlay = load_overlay(checkout.kernels, series.kernels, series.project)
+    return digest(
+        [
+            LAYOUT,
+            RULES,
+            [release.model_dump() for release in releases],
+            series.pin.version,
+            [(patch.slug, patch.sha256) for patch in series.patches],
+            [(file.target, file.sha256) for file in overlay],
+            [probes, {version: {slug: asdict(one) for slug, one in some.items()} for version, some in results.items()}],
+        ]
+    )[:24]
+
+
+def _cached_table(path: Path) -> Table | None:
+    try:
+        data = json.loads(path.read_text())
+        rows = [
+            Row(row["slug"], row["subject"], {version: _as_cell(cell) for version, cell in row["cells"].items()})
+            for row in data.pop("rows")
+        ]
+        return Table(rows=rows, **data)
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_suffix(f".{os.getpid()}.tmp")
+    aside.write_text(text)
+    aside.replace(path)
+
+
+def _as_cell(data: dict[str, Any]) -> Cell:
+    return Cell(data["word"], data["where"], data["why"], tuple(Rung(**rung) for rung in data["rungs"]))
+
+
+def _key(stage: Stage, release: Release, probe: ProbeResult | None) -> str:
+    overlay = {target: digest(data.decode(errors="replace")) for target, data in stage.overlay.items()}
+    patches = [patch.sha256 for patch in stage.closure.patches]
+    # The files before the patch come from the whole series, so what they were is part of what a cell depends on.
+    before = {path: digest((data or b"").decode(errors="replace")) for path, data in stage.change.before.items()}
+    return digest([LAYOUT, RULES, release.sha256, patches, overlay, before, asdict(probe) if probe else None])[:24]
+
+
+def _cached(path: Path) -> Cell | None:
+    try:
+        return _as_cell(json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None

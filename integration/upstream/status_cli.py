@@ -1,0 +1,79 @@
+"""`sm120 status`: every patch with tier, upstream state, rivals, freshness, evidence and what does not fit."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table as Grid
+
+from sm120.integration.checkout import Checkout, find_checkout
+from sm120.integration.upstream.ledger import load_ledger
+from sm120.integration.upstream.matrix import Cell, make_matrix
+from sm120.integration.upstream.status import as_json, refresh, short, statuses
+
+console = Console(highlight=False)
+progress = Console(stderr=True, highlight=False)
+
+
+def status_command(
+    ask: Annotated[
+        bool, typer.Option("--refresh", help="ask GitHub and record a dated row in patches/status/")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    ladder: Annotated[bool, typer.Option(help="compare headers with the matrix (fetches listed releases)")] = True,
+    ledger: Annotated[bool, typer.Option(help="show the ledger of the original changes instead")] = False,
+) -> None:
+    """Show what is known about every patch. Stale entries are warned of; exit 1 when something contradicts itself."""
+    checkout = find_checkout()
+    if ledger:
+        _print_ledger(checkout)
+        return
+    today = datetime.date.today()
+    if ask:
+        path, unanswered = refresh(checkout, today)
+        progress.print(
+            f"recorded in {path}" if path else "nothing was answered: last known states are shown", markup=False
+        )
+        if unanswered:
+            progress.print(f"warning: {unanswered}", markup=False)
+    cells: dict[tuple[str, str], Cell] = {}
+    if ladder:
+        for project in checkout.projects():
+            table = make_matrix(checkout, project)
+            if table.pinned in table.versions:
+                cells |= {(project, row.slug): row.cells[table.pinned] for row in table.rows}
+    rows = statuses(checkout, today, lambda project, slug: cells.get((project, slug)))
+    if json:
+        typer.echo(as_json(rows))
+    else:
+        grid = Grid("patch", "tier", "upstream", "pull requests (last known)", "checked", "evidence")
+        for row in rows:
+            pulls = [f"{short(pull)} {row.pulls.get(pull, 'not asked yet')}" for pull in row.rivals]
+            grid.add_row(
+                f"{row.project}/{row.slug}",
+                row.tier,
+                row.upstream,
+                "\n".join(pulls) or "none",
+                f"{row.checked} ({row.age_days} d)",
+                ", ".join(row.evidence),
+            )
+        console.print(grid)
+    for row in rows:
+        for text in row.warnings:
+            progress.print(f"warning: {row.slug}: {text}", markup=False)
+        for text in row.errors:
+            progress.print(f"error: {row.slug}: {text}", markup=False)
+    raise typer.Exit(1 if any(row.errors for row in rows) else 0)
+
+
+def _print_ledger(checkout: Checkout) -> None:
+    grid = Grid("change", "project", "what", "upstream", "first release", "on the pin", "checked")
+    for change in load_ledger(checkout):
+        pins = "\n".join(f"{version}: {verdict}" for version, verdict in change.pins.items())
+        upstream = "\n".join(map(short, [*change.upstream, *change.rivals])) or "none known"
+        first = change.first_release or "none"
+        grid.add_row(change.name, change.project, change.what, upstream, first, pins, change.checked.isoformat())
+    console.print(grid)

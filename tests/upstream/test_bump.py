@@ -1,0 +1,282 @@
+"""A deliberately altered fake release: merged, superseded, conflicting, blocked and clean patches are told apart."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+
+import pytest
+
+from sm120.integration.patch_file import parse_patch
+from sm120.integration.refusal import Refusal
+from sm120.integration.series import load_series
+from sm120.integration.upstream import bump, matrix
+from sm120.integration.upstream.matrix import make_matrix
+from sm120.integration.upstream.releases import fetched, find_release, load_releases
+
+from .conftest import foundation
+
+CORE = foundation.PRISTINE["alpha/core.py"]
+KERNEL = foundation.PRISTINE["alpha/data/kernel.cu"]
+
+
+def edit(text: str, **lines: str) -> str:
+    """`text` with `line_N=M` replaced by the given right-hand side."""
+    for name, value in lines.items():
+        number = name.removeprefix("line_")
+        text = text.replace(f"line_{number} = {number}\n", f"line_{number} = {value}\n")
+    return text
+
+
+NEW = foundation.PRISTINE | {
+    # taken as it was sent; and another fix of line_20 than ours; line_30 rewritten; three lines more at the top
+    "alpha/core.py": "import os\nimport sys\n\n" + edit(CORE, line_5="55", line_20="max(20, 0)", line_30="thirty()"),
+    "alpha/extra.py": "fresh = 1\nsecond = 2\nthird = 3\n",
+}
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory):
+    """Six patches on alpha 1.0, alpha 1.1 beside it, and both wheels in the cache; made once, copied for each test."""
+    home = tmp_path_factory.mktemp("queue")
+    mini = foundation.make_mini(home)
+    mini.patch("taken", {"alpha/core.py": edit(CORE, line_5="55")})
+    base = foundation.PRISTINE | {"alpha/core.py": edit(CORE, line_5="55")}
+    mini.patch("fixed-otherwise", {"alpha/core.py": edit(base["alpha/core.py"], line_20="20.0")}, base=base)
+    base["alpha/core.py"] = edit(base["alpha/core.py"], line_20="20.0")
+    mini.patch("clashes", {"alpha/core.py": edit(base["alpha/core.py"], line_30="3030")}, base=base)
+    base["alpha/core.py"] = edit(base["alpha/core.py"], line_30="3030")
+    builds_on = base["alpha/core.py"].replace("line_30 = 3030\n", "line_30 = 3030\nextra_30 = line_30\n")
+    mini.patch("builds-on", {"alpha/core.py": builds_on}, base=base, Requires="clashes")
+    base["alpha/core.py"] = builds_on
+    mini.patch("moves", {"alpha/core.py": edit(base["alpha/core.py"], line_38="3838")}, base=base)
+    mini.patch("clean", {"alpha/data/kernel.cu": KERNEL.replace("// row 3\n", "// row three\n")})
+    list_release(mini, "1.0", foundation.PRISTINE)
+    list_release(mini, "1.1", NEW)
+    probes = mini.checkout.root / "tests" / "probes" / "alpha"
+    probes.mkdir(parents=True)
+    for slug in ("taken", "clashes", "builds_on", "moves", "clean", "fixed_otherwise"):
+        (probes / f"test_{slug}.py").write_text(f"def test_{slug}():\n    assert True\n")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in mini.environment.items():
+            patch.setenv(name, value)
+        for release in load_releases(mini.folder):
+            fetched(mini.checkout, release)
+    return home
+
+
+@pytest.fixture
+def queue(template, tmp_path, monkeypatch):
+    """A copy of the template that the test may spoil."""
+    shutil.copytree(template, tmp_path, dirs_exist_ok=True, symlinks=True)
+    mini = foundation.at(tmp_path)
+    for name, value in mini.environment.items():
+        monkeypatch.setenv(name, value)
+    return mini
+
+
+def listed(version: str, file: str, sha256: str) -> str:
+    return f'[[releases]]\nversion = "{version}"\nfile = "{file}"\nsha256 = "{sha256}"\n'
+
+
+def list_release(mini, version: str, files: dict[str, str], extra: str = "") -> None:
+    wheel = mini.releases / f"alpha-{version}-py3-none-any.whl"
+    if not wheel.is_file():
+        wheel = foundation.make_wheel(mini.releases, "alpha", version, files)
+    sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    with (mini.folder / "releases.toml").open("a") as file:
+        file.write(f'[[releases]]\nversion = "{version}"\nfile = "{wheel.name}"\nsha256 = "{sha256}"\n{extra}\n')
+
+
+@pytest.fixture
+def probed(monkeypatch):
+    """What the probes say on the fake release (running them needs a runtime): only one defect is gone there."""
+
+    def results(checkout, staged, release):
+        from sm120.integration.probes import ProbeResult
+
+        gone = ("fixed-otherwise",) if release.version == "1.1" else ()
+        green, red = ProbeResult(1, 0, 0, 0, ()), ProbeResult(0, 1, 0, 0, ("x",))
+        return {patch.slug: green if patch.slug in gone else red for patch in staged.series.patches}
+
+    monkeypatch.setattr(matrix, "probe_results", results)
+
+
+def plan_of(queue, **options):
+    return bump.plan_bump(queue.checkout, "alpha", find_release(queue.folder, "1.1"), **options)
+
+
+def kinds(plan) -> dict[str, str]:
+    return {outcome.slug: outcome.kind for outcome in plan.outcomes}
+
+
+def test_every_fate_is_told_apart(queue, probed):
+    plan = plan_of(queue, probes=True)
+    assert kinds(plan) == {
+        "taken": "merged",
+        "fixed-otherwise": "superseded",
+        "clashes": "conflicts",
+        "builds-on": "blocked",
+        "moves": "moved",
+        "clean": "clean",
+    }
+    clash = next(outcome for outcome in plan.outcomes if outcome.slug == "clashes")
+    assert any("+ line_30 = thirty()" in line for line in clash.died_of), clash.died_of
+    assert clash.why == "in alpha/core.py" and len(clash.files) == len(set(clash.died_of[:1])) == 1
+    text = (
+        bump.bump_folder(queue.checkout, "alpha", "1.1") / "conflicts" / "clashes" / "alpha" / "core.py"
+    ).read_text()
+    assert "<<<<<<< the new release\nline_30 = thirty()\n" in text and "line_30 = 3030\n>>>>>>> clashes\n" in text
+
+
+def test_without_probes_a_different_fix_is_a_conflict_and_not_called_merged(queue):
+    assert kinds(plan_of(queue))["fixed-otherwise"] == "conflicts"
+
+
+def test_the_matrix_says_the_same_of_both_releases(queue, probed):
+    table = make_matrix(queue.checkout, "alpha", probes=True)
+    words = {row.slug: [row.cells[version].word for version in table.versions] for row in table.rows}
+    assert words == {
+        "taken": ["applies", "merged"],
+        "fixed-otherwise": ["applies", "superseded"],
+        "clashes": ["applies", "conflicts"],
+        "builds-on": ["applies with closure", "conflicts"],
+        "moves": ["applies", "applies"],
+        "clean": ["applies", "applies"],
+    }
+    clash = next(row for row in table.rows if row.slug == "clashes")
+    assert clash.cells["1.1"].where == "alpha/core.py:1"
+
+
+def test_a_mended_conflict_lets_the_rest_through_and_the_plan_can_be_accepted(queue, probed):
+    plan_of(queue, probes=True)
+    conflict = bump.bump_folder(queue.checkout, "alpha", "1.1") / "conflicts" / "clashes" / "alpha" / "core.py"
+    before, _, rest = conflict.read_text().partition("<<<<<<< the new release\n")
+    conflict.write_text(before + "line_30 = 3030\n" + rest.split(">>>>>>> clashes\n", 1)[1])
+    plan = plan_of(queue, probes=True)
+    assert kinds(plan)["clashes"] == "mended" and not plan.open, plan.outcomes
+    done = bump.accept(queue.checkout, bump.load_plan(queue.checkout, "alpha", "1.1"), [])
+    series = load_series(queue.folder)
+    assert series.pin.version == "1.1" and series.pin.git_tag == "v1.1"
+    assert [patch.slug for patch in series.patches] == ["clashes", "builds-on", "moves", "clean"]
+    assert "+line_30 = 3030" in parse_patch(queue.folder / "clashes.patch").diff
+    guards = queue.checkout.root / "tests" / "upstream_probes" / "alpha"
+    assert sorted(path.name for path in guards.iterdir()) == ["test_fixed_otherwise.py", "test_taken.py"]
+    assert any("taken: merged" in line for line in done)
+    result = queue.build()
+    assert result.returncode == 0, result.stderr
+
+
+def state(queue) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in queue.checkout.patches.rglob("*") if path.is_file()}
+
+
+def test_an_undecided_plan_is_not_carried_out(queue, probed):
+    plan, before = plan_of(queue, probes=True), state(queue)
+    with pytest.raises(Refusal, match=r"\[bump-open\].*clashes, builds-on"):
+        bump.accept(queue.checkout, plan, [])
+    with pytest.raises(Refusal, match=r"builds-on require what --drop names"):
+        bump.accept(queue.checkout, kinds_blocked_kept(plan), ["clashes"])
+    with pytest.raises(Refusal, match=r"\[unknown-slug\].*nonsense"):
+        bump.accept(queue.checkout, plan, ["nonsense"])
+    assert state(queue) == before
+
+
+def kinds_blocked_kept(plan):
+    for outcome in plan.outcomes:
+        if outcome.slug == "builds-on":
+            outcome.kind = "clean"
+    return plan
+
+
+def test_patches_are_given_up_only_by_name(queue, probed):
+    plan = plan_of(queue, probes=True)
+    bump.accept(queue.checkout, plan, ["clashes", "builds-on"])
+    assert [patch.slug for patch in load_series(queue.folder).patches] == ["moves", "clean"]
+
+
+def test_a_stale_plan_is_refused(queue, probed):
+    plan = plan_of(queue, probes=True)
+    path = queue.folder / "clean.patch"
+    path.write_text(path.read_text().replace("Tier: core", "Tier: extra"))
+    with pytest.raises(Refusal, match=r"\[bump-stale\]"):
+        bump.accept(queue.checkout, plan, ["clashes", "builds-on"])
+
+
+def test_the_time_machine_finds_the_newest_release_that_still_fits(queue):
+    list_release(queue, "1.2", NEW | {"alpha/core.py": "rewritten = True\n" * 40})
+    assert bump.time_machine(queue.checkout, "alpha", "1.2", "clashes") == "1.0"
+    assert bump.time_machine(queue.checkout, "alpha", "1.2", "moves") == "1.1"
+
+
+def test_what_was_taken_stays_taken_when_its_code_moves_on(queue):
+    list_release(
+        queue, "1.2", NEW | {"alpha/core.py": edit(NEW["alpha/core.py"], line_4="4.5", line_5="0").replace("55", "5.5")}
+    )
+    table = make_matrix(queue.checkout, "alpha")
+    row = next(row for row in table.rows if row.slug == "taken")
+    assert [row.cells[version].word for version in table.versions] == ["applies", "merged", "merged"]
+    assert "1.1 took it" in row.cells["1.2"].why
+
+
+def test_cells_come_from_the_cache_until_an_input_changes(queue, monkeypatch):
+    first = make_matrix(queue.checkout, "alpha")
+
+    def never(*_):
+        raise AssertionError("the cache was not used")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(matrix, "climb", never)
+        assert make_matrix(queue.checkout, "alpha") == first
+        path = queue.folder / "clean.patch"
+        path.write_text(path.read_text().replace("+// row three", "+// row iii"))
+        with pytest.raises(AssertionError, match="cache was not used"):
+            make_matrix(queue.checkout, "alpha")
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (listed("1.0", "alpha-1.1-py3-none-any.whl", "0" * 64), "releases-field"),
+        (listed("one", "alpha-one-py3-none-any.whl", "0" * 64), "releases-field"),
+        (listed("1.0", "alpha-1.0-py3-none-any.whl", "abc"), "releases-field"),
+        (listed("1.0", "alpha-1.0-py3-none-any.whl", "0" * 64) * 2, "releases-twice"),
+        ("releases = 1 2\n", "releases-syntax"),
+    ],
+    ids=["other-version", "no-version", "short-hash", "twice", "no-toml"],
+)
+def test_a_bad_list_of_releases_is_refused(mini, text, code):
+    (mini.folder / "releases.toml").write_text(text)
+    with pytest.raises(Refusal, match=rf"\[{code}\]"):
+        load_releases(mini.folder)
+
+
+def test_releases_that_cannot_be_had_are_refused_by_name(queue):
+    with pytest.raises(Refusal, match=r"\[release-unknown\].*listed: 1\.0, 1\.1"):
+        find_release(queue.folder, "9.9")
+    with (queue.folder / "releases.toml").open("a") as file:
+        file.write(f'[[releases]]\nversion = "1.3"\nfile = "alpha-1.3-py3-none-any.whl"\nsha256 = "{"0" * 64}"\n')
+    with pytest.raises(Refusal, match=r"\[release-unfetched\].*withdrawn"):
+        bump.plan_bump(queue.checkout, "alpha", find_release(queue.folder, "1.3"))
+    list_release(queue, "1.4", NEW, extra='yanked = "broken metadata"\n')
+    with pytest.raises(Refusal, match=r"\[bump-yanked\].*broken metadata"):
+        bump.plan_bump(queue.checkout, "alpha", find_release(queue.folder, "1.4"))
+    with pytest.raises(Refusal, match=r"\[bump-same\]"):
+        bump.plan_bump(queue.checkout, "alpha", find_release(queue.folder, "1.0"))
+
+
+def test_other_bytes_than_listed_are_refused(queue):
+    path = queue.folder / "releases.toml"
+    releases = load_releases(queue.folder)
+    changed = path.read_text().replace(releases[-1].sha256, "f" * 64)
+    path.write_text(changed)
+    with pytest.raises(Refusal, match=r"\[artifact-hash\]"):
+        bump.plan_bump(queue.checkout, "alpha", find_release(queue.folder, "1.1"))
+
+
+def test_a_plan_is_json_that_anyone_can_read(queue, probed):
+    plan_of(queue, probes=True)
+    data = json.loads((bump.bump_folder(queue.checkout, "alpha", "1.1") / "plan.json").read_text())
+    assert data["version"] == "1.1" and len(data["outcomes"]) == 6
+    assert all(len(outcome["rungs"]) == 5 for outcome in data["outcomes"])

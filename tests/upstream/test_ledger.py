@@ -1,0 +1,67 @@
+"""The ledger refuses rows that contradict themselves or name what is not there."""
+
+from __future__ import annotations
+
+import pytest
+
+from sm120.integration.refusal import Refusal
+from sm120.integration.upstream.ledger import load_ledger
+
+GOOD = """[[change]]
+name = "a-change"
+project = "alpha"
+what = "it works"
+upstream = ["o/alpha#1"]
+first_release = "1.0"
+pins = { "0.9" = "needed", "1.0" = "taken" }
+no_probe = "needs a device"
+evidence = "read in the wheel"
+checked = 2026-11-29
+"""
+
+
+def write(mini, text: str) -> None:
+    (mini.checkout.patches / "ledger.toml").write_text(text)
+
+
+def test_a_sound_row_is_read(mini):
+    write(mini, GOOD)
+    (row,) = load_ledger(mini.checkout)
+    assert row.pins["1.0"] == "taken" and row.checked.isoformat() == "2026-11-29"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "mentions"),
+    [
+        ('project = "alpha"', 'project = "beta"', "ledger-row", "no project is called 'beta'"),
+        ('no_probe = "needs a device"\n', "", "ledger-row", "no probe guards it"),
+        (
+            'no_probe = "needs a device"',
+            'probe = "tests/upstream_probes/alpha/test_x.py"',
+            "ledger-row",
+            "does not exist",
+        ),
+        ('"1.0" = "taken"', '"1.0" = "needed"', "ledger-row", "no patch carries it"),
+        ('"0.9" = "needed"', '"0.9" = "taken"', "ledger-row", "before 1.0"),
+        (', "1.0" = "taken"', "", "ledger-row", "no verdict for the pinned 1.0"),
+        ('"0.9" = "needed"', '"new" = "needed"', "ledger-row", "not a version"),
+        ("checked = 2026-11-29", 'patches = ["gone"]\nchecked = 2026-11-29', "ledger-row", "no series has"),
+        ("o/alpha#1", "alpha 1", "ledger-field", "upstream"),
+        ('"taken" }', '"done" }', "ledger-field", "pins"),
+        ("2026-11-29", '"someday"', "ledger-field", "checked"),
+        ("what =", "colour =", "ledger-field", "what"),
+        ("[[change]]", "[[change]", "ledger-syntax", "line 1"),
+    ],
+)
+def test_a_bad_row_is_refused(mini, old, new, code, mentions):
+    assert old in GOOD
+    write(mini, GOOD.replace(old, new))
+    with pytest.raises(Refusal) as refused:
+        load_ledger(mini.checkout)
+    assert refused.value.code == code and mentions in str(refused.value), str(refused.value)
+
+
+def test_a_name_stands_once(mini):
+    write(mini, GOOD + GOOD)
+    with pytest.raises(Refusal, match="stands there twice"):
+        load_ledger(mini.checkout)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sm120.kernels._lib import compilers, machine_code, static_estimate
+from sm120.kernels._lib import machine_code, static_estimate
 from sm120.kernels._lib.occupancy import occupancy
 from sm120.kernels.recover_ssm import bench
 

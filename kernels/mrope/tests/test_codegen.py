@@ -15,9 +15,8 @@ BUDGETS = static_estimate.budgets(bench.FOLDER / "kernel.toml")
 COUNTED = re.compile(r"(BSSY|BSYNC|NOP)(\.|$)")
 
 
-@functools.cache
-def cubin() -> compilers.Cubin:
-    return bench.compile_for_device()
+# taken before a test replaces the bench's own function by this one
+cubin = functools.cache(bench.compile_for_device)
 
 
 @functools.cache

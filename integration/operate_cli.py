@@ -5,8 +5,11 @@ from __future__ import annotations
 import typer
 
 from sm120.integration.profiles.cli import register as register_profiles
+from sm120.integration.profiles.plan_cli import register as register_plan
+from sm120.integration.startup.cli import register as register_startup
 
 
 def register(app: typer.Typer) -> None:
     """Add these commands to the main command line."""
-    register_profiles(app)
+    for each in (register_profiles, register_startup, register_plan):
+        each(app)

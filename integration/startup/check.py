@@ -128,7 +128,7 @@ EXPECTATIONS: dict[str, tuple[str, Any]] = {
 
 
 def _arguments(profile: Profile, said: dict[str, list[dict[str, Any]]], info: dict[str, Any] | None) -> Row:
-    """Every argument of the profile against what the server resolved; upstream renames no field silently here."""
+    """Every argument of the profile against what the server resolved; a field that is gone is not seen."""
     name, source = f"{len(profile.server)} server arguments", where("arguments")
     resolved = _literal(said["arguments"][-1]["arguments"]) if said["arguments"] else None
     if not isinstance(resolved, dict) and info is not None:
@@ -137,7 +137,7 @@ def _arguments(profile: Profile, said: dict[str, list[dict[str, Any]]], info: di
         return Row(name, "as in the profile", None, "not seen", source)
     different, absent = [], []
     for argument, wanted in profile.server.items():
-        field = FIELDS.get(argument, argument.replace("-", "_"))
+        field = argument.replace("-", "_")
         if field not in resolved:
             absent.append(argument)
         elif not _same(argument, wanted, resolved[field]):
@@ -149,11 +149,6 @@ def _arguments(profile: Profile, said: dict[str, list[dict[str, Any]]], info: di
     return Row(name, "as in the profile", "all", "ok", source)
 
 
-# Where the field has another name than the argument.
-FIELDS = {
-    "enable-hierarchical-cache": "enable_hierarchical_cache",
-    "cuda-graph-backend-decode": "cuda_graph_backend_decode",
-}
 # What the server itself resolves to another word for the same thing.
 ALIASES = {("speculative-algorithm", "NEXTN"): "EAGLE"}
 

@@ -41,7 +41,7 @@ LINES = {
             "kv",
             "mem_cache/memory_pool.py",
             ", K size: ",
-            r"(?<!GDN )KV Cache is allocated\. dtype: (?P<dtype>[\w.]+), #tokens: (?P<tokens>\d+), "
+            r"(?m)(?:^|\] )KV Cache is allocated\. dtype: (?P<dtype>[\w.]+), #tokens: (?P<tokens>\d+), "
             rf"K size: (?P<k>{NUMBER}) GB, V size: (?P<v>{NUMBER}) GB",
         ),
         Line(

@@ -126,7 +126,9 @@ def capacity(profile: Profile, budget: int, config: Mapping[str, Any] | None = N
     fixed = budget_of(model, one) - each
     tokens = (budget - fixed) // each // page * page
     if tokens < page:
-        raise Refusal("plan-memory", f"{fixed / GIB:.2f} GiB of states and scratch do not fit into {budget / GIB:.2f} GiB")
+        raise Refusal(
+            "plan-memory", f"{fixed / GIB:.2f} GiB of states and scratch do not fit into {budget / GIB:.2f} GiB"
+        )
     settings = settings_of(profile, kv_tokens=tokens)
     pools = plan(model, settings)
     extra = str(profile.argument("mamba-radix-cache-strategy", "")).startswith("extra_buffer")

@@ -26,8 +26,12 @@ def register(app: typer.Typer) -> None:
 def plan_command(
     profile: Annotated[str, typer.Argument(help="a profile's name")] = "flash-next",
     gpu_mem: Annotated[str, typer.Option(help="memory of the GPU, free before loading")] = "96GiB",
-    weights: Annotated[str | None, typer.Option(help="bytes of all weights; else the size of paths.model, draft")] = None,
-    static_fraction: Annotated[float | None, typer.Option(help="--mem-fraction-static; the profile's, else 0.9")] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="bytes of all weights; else the size of paths.model, draft")
+    ] = None,
+    static_fraction: Annotated[
+        float | None, typer.Option(help="--mem-fraction-static; the profile's, else 0.9")
+    ] = None,
     other: Annotated[str | None, typer.Option(help="what else stays on the GPU")] = None,
     model: Annotated[Path | None, typer.Option(help="config.json, or the folder with it")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, as for serve")] = None,
@@ -62,7 +66,9 @@ def _weights(profile: Profile) -> int:
     paths = [path for path in (profile.paths.model, profile.paths.draft if profile.needs.draft else None) if path]
     size = sum(shard.stat().st_size for path in paths for shard in Path(path).glob("*.safetensors"))
     if not size:
-        raise Refusal("plan-weights", "no weights to take off the memory", fix="--weights 40GiB, or --set paths.model=FOLDER")
+        raise Refusal(
+            "plan-weights", "no weights to take off the memory", fix="--weights 40GiB, or --set paths.model=FOLDER"
+        )
     return size
 
 

@@ -150,7 +150,11 @@ def _storage(profile: Profile, storage: Path | None, machine: Machine) -> list[C
                             "" if machine.direct_io else fix))  # fmt: skip
     queue = profile.storage.get("queue", "auto")
     if queue == "io_uring":
-        fix = "" if machine.io_uring else "allow io_uring (seccomp, kernel.io_uring_disabled), or --set storage.queue=libaio"
+        fix = (
+            ""
+            if machine.io_uring
+            else "allow io_uring (seccomp, kernel.io_uring_disabled), or --set storage.queue=libaio"
+        )
         checks.append(Check("io_uring", machine.io_uring, "works" if machine.io_uring else "refused by the kernel",
                             "works", fix))  # fmt: skip
     return checks

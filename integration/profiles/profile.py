@@ -57,9 +57,9 @@ class Rope(_Table):
 class Planner(_Table):
     """Geometry for the capacity calculator where no config.json is given."""
 
-    draft_kv_layers: int = Field(0, ge=0)
-    draft_kv_heads: int = Field(0, ge=0)
-    draft_head_dim: int = Field(0, ge=0)
+    draft_kv_layers: int = Field(default=0, ge=0)
+    draft_kv_heads: int = Field(default=0, ge=0)
+    draft_head_dim: int = Field(default=0, ge=0)
     model: dict[str, Any] = {}
 
 

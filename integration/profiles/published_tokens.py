@@ -23,7 +23,9 @@ class Published:
 
 
 PUBLISHED = (
-    Published("flash-next", 745_600, 824_384, "the conditions are known: cache mode full, then none; nothing else moved"),
+    Published(
+        "flash-next", 745_600, 824_384, "the conditions are known: cache mode full, then none; nothing else moved"
+    ),
     Published(
         "flash-next",
         1_118_784,

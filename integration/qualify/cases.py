@@ -48,7 +48,7 @@ def measure_needles(endpoint: Endpoint, characters: int, *, seed: str, depths: t
 def has_number(said: str, number: str) -> bool:
     """Whether the first number that was said is `number`, whatever separates its thousands."""
     match = re.search(r"\d[\d,. \u202f]*", said)
-    return bool(match) and re.sub(r"\D", "", match[0]) == number
+    return match is not None and re.sub(r"\D", "", match[0]) == number
 
 
 def _tool(name: str, what: str, **properties: dict[str, Any]) -> dict[str, Any]:

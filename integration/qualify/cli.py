@@ -42,7 +42,9 @@ def qualify_command(
     if plan not in PLANS:
         raise Refusal("qualify-plan", f"no plan {plan!r}", fix=f"one of {', '.join(PLANS)}")
     if importlib.util.find_spec("matplotlib") is None:
-        raise Refusal("report-matplotlib", "plots need matplotlib", fix="pip install '.[report]' in the tool's environment")
+        raise Refusal(
+            "report-matplotlib", "plots need matplotlib", fix="pip install '.[report]' in the tool's environment"
+        )
     name = name or f"{profile or 'endpoint'}-{plan}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
     run = folder / name
     if run.exists():

@@ -79,7 +79,9 @@ def measure_restore(endpoint: Endpoint, characters: int, *, seed: str, settle: f
     endpoint.complete(prompt, 1)
     time.sleep(settle)
     if not endpoint.flush():
-        return Timing(kind, None, [], None, "the endpoint cannot drop its device and host caches (SGLang: /flush_cache)")
+        return Timing(
+            kind, None, [], None, "the endpoint cannot drop its device and host caches (SGLang: /flush_cache)"
+        )
     return restore_timing(endpoint.complete(prompt, 1))
 
 

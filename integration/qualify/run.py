@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,16 +70,18 @@ def qualify(
         say(f"warm-up: {error}")
     for size in plan.prefill:
         say(f"prefill, {size:,} characters")
-        measurements += _timed(
-            ("cold prefill", "radix reuse"),
-            lambda size=size: measure_prefill(endpoint, size, seed=f"{name} {size}", repeats=plan.repeats),
-        )
+        measure = partial(measure_prefill, endpoint, size, seed=f"{name} {size}", repeats=plan.repeats)
+        measurements += _timed(("cold prefill", "radix reuse"), measure)
     say("storage restore")
     measurements += _timed(("storage restore",), lambda: [measure_restore(endpoint, plan.restore, seed=name)])
     for concurrency in plan.concurrency:
         say(f"decode, C{concurrency}")
         measured = measure_decode(
-            endpoint, concurrency, seed=f"{name} C{concurrency}", characters=plan.decode_context, tokens=plan.decode_tokens
+            endpoint,
+            concurrency,
+            seed=f"{name} C{concurrency}",
+            characters=plan.decode_context,
+            tokens=plan.decode_tokens,
         )
         measurements += of_decode(measured)
     for size in plan.needles:

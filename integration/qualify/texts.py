@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import random
 
-PEOPLE = ("the ferry pilot", "a clock mender", "the night baker", "our botanist", "a retired surveyor", "the bell ringer")
+PEOPLE = (
+    "the ferry pilot",
+    "a clock mender",
+    "the night baker",
+    "our botanist",
+    "a retired surveyor",
+    "the bell ringer",
+)
 DEEDS = ("counted", "painted", "misplaced", "weighed", "described", "mended", "borrowed", "sorted")
 THINGS = ("copper lanterns", "wet maps", "glass floats", "seed drawers", "iron hinges", "paper boats", "salt jars")
 PLACES = ("below the weir", "behind the chapel", "on the third landing", "near the tide gauge", "under the long table")

@@ -43,7 +43,9 @@ def results_command(
 def compare_command(
     a: Path,
     b: Path,
-    accept: Annotated[list[str] | None, typer.Option(help="a condition that is meant to differ, or that is unknown")] = None,
+    accept: Annotated[
+        list[str] | None, typer.Option(help="a condition that is meant to differ, or that is unknown")
+    ] = None,
 ) -> None:
     """Compare two results (files, folders or ids). Exit 1 when no pair is alike."""
     known = {*Conditions.model_fields, "source"}

@@ -122,7 +122,13 @@ def test_what_is_compared_may_differ_when_it_is_named():
 
 
 def test_a_restore_and_a_cold_prefill_never_meet(tmp_path):
-    restore = {"kind": "storage restore", "value": 14.64, "unit": "s", "context_tokens": 65536, "restored_tokens": 65536}
+    restore = {
+        "kind": "storage restore",
+        "value": 14.64,
+        "unit": "s",
+        "context_tokens": 65536,
+        "restored_tokens": 65536,
+    }
     lines = compare(result(), result(measurements=[restore]))
     assert all(line.change is None for line in lines)
     fewer = result(measurements=[{**restore, "restored_tokens": 60000}])

@@ -3,8 +3,8 @@
 import argparse
 
 import pytest
-
 from sglang.srt.server_args import ServerArgs
+
 from sm120.integration.profiles import load_profile, profile_names
 from sm120.integration.profiles.command import Machine, arguments
 
@@ -37,7 +37,9 @@ def test_the_server_parses_the_whole_command_line(parser, name):
         assert getattr(parsed, action.dest) == value, key
 
 
-@pytest.mark.parametrize("setting", ["decode-attention-backend=trtllm-mha", "gdn-mtp-cache-mode=recover", "page-size=x"])
+@pytest.mark.parametrize(
+    "setting", ["decode-attention-backend=trtllm-mha", "gdn-mtp-cache-mode=recover", "page-size=x"]
+)
 def test_a_wrong_value_is_refused(parser, setting):
     with pytest.raises((argparse.ArgumentError, SystemExit)):
         parser.parse_args(words("flash-next", setting))

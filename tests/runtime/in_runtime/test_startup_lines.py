@@ -125,7 +125,8 @@ def render(source: Path, anchor: str, values) -> str:
         if isinstance(node, ast.Call)
         and node.args
         and isinstance(node.func, ast.Attribute | ast.Name)
-        and getattr(node.func, "attr", getattr(node.func, "id", "")) in ("info", "warning", "rank0_log", "log_info_on_rank0")
+        and getattr(node.func, "attr", getattr(node.func, "id", ""))
+        in ("info", "warning", "rank0_log", "log_info_on_rank0")
     ]
     found = [(call, arg) for call in calls for arg in call.args if anchor in constant_text(arg)]
     assert found, f"{source.name}: no logging call with {anchor!r}"

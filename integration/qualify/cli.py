@@ -65,7 +65,10 @@ def qualify_command(
         note="through the proof layer: it shows that the parts run, not how fast" if used and used.on_cpu else "",
     )
     runtime = find_checkout().runtime if used else None
-    say = lambda line: console.print(f"[dim]{escape(line)}[/dim]")  # noqa: E731
+
+    def say(line: str) -> None:
+        console.print(f"[dim]{escape(line)}[/dim]")
+
     result = qualify(endpoint, PLANS[plan], run, name=name, conditions=conditions, runtime=runtime, say=say)
     table = Table("what", "request", "value", "why not, or note")
     for one in result.measurements:

@@ -279,3 +279,43 @@ def test_profiles_are_plain_toml_without_machine_paths():
         text = (FOLDER / f"{name}.toml").read_text()
         assert tomllib.loads(text)["paths"] if "[paths]" in text else True
         assert '"/' not in text
+
+
+def test_serve_becomes_the_server_with_the_namespace_of_its_settings(tmp_path, monkeypatch):
+    """Everything of a start but the server: `bin/serve` is a script that writes down what it was given."""
+    from sm120.integration.checkout import Checkout
+    from sm120.integration.namespace.store import read_namespace
+    from sm120.integration.profiles import serve
+
+    home = tmp_path / "build" / "runtime"
+    (home / "bin").mkdir(parents=True)
+    for name in ("python", "serve"):
+        (home / "bin" / name).write_text('#!/bin/sh\nprintf "%s\\n" "$@"\nenv\n')
+        (home / "bin" / name).chmod(0o755)
+    manifest = {"ingredients": {"flavor": "cpu"}, "identity": "ab" * 32, "versions": {"torch": "2.13.0"}}
+    (home / "runtime.json").write_text(json.dumps(manifest))
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    (model / "m.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    text = (FOLDER / "cpu-proof.toml").read_text().replace('made_model = "dense"', 'model = "tiny"')
+    own = tmp_path / "own.toml"
+    own.write_text(text)
+    profile = load_profile(str(own), [f"paths.model={model}", f"paths.storage={tmp_path / 'pages'}"])
+    prepared = serve.prepare(Checkout(tmp_path), profile, host="127.0.0.1", port=31000)
+    assert ready(prepared.checks), [check for check in prepared.checks if not check.ok]
+    started = []
+    monkeypatch.setattr(serve.os, "execve", lambda file, words, env: started.append((file, words, env)))
+    serve.launch(Checkout(tmp_path), prepared, lambda line: None)
+    file, line, env = started[0]
+    assert file == str(home / "bin" / "serve") and value(line, "--model-path") == str(model)
+    assert value(line, "--port") == "31000" and env["SGLANG_USE_CPU_ENGINE"] == "0"
+    pages = Path(env["SGLANG_HICACHE_NIXL_BACKEND_STORAGE_DIR"])
+    namespace = read_namespace(pages.parent)
+    assert pages.is_dir() and namespace.label == "cpu_proof"
+    assert namespace.identity["serving"]["torch_version"] == "2.13.0" and namespace.identity["runtime"] == "ab" * 32
+    # Other bytes, other folder; the same settings, the same folder.
+    again = serve.namespace(prepared, model)
+    assert again.folder == namespace.folder
+    profile.server["page-size"] = 32
+    assert serve.namespace(prepared, model).folder != namespace.folder

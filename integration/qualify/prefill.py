@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import statistics
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from .endpoint import Answer, Endpoint
@@ -92,6 +94,37 @@ def restore_timing(answer: Answer) -> Timing:
     if state != "storage":
         return Timing(kind, None, [answer.seconds_to_first], None, f"the prefix came from: {state}")
     return Timing(kind, tokens, [answer.seconds_to_first], None)
+
+
+def measure_restores(endpoint: Endpoint, count: int, characters: int, *, seed: str, settle: float = 3.0) -> Timing:
+    """`count` prompts that only storage still holds, asked for at one moment; seconds until all have a first token."""
+    kind = "concurrent storage restore"
+    prompts = [text(f"{seed} restore {number}", characters) for number in range(count)]
+    for prompt in prompts:
+        endpoint.complete(prompt, 1)
+    time.sleep(settle)
+    if not endpoint.flush():
+        return Timing(
+            kind, None, [], None, "the endpoint cannot drop its device and host caches (SGLang: /flush_cache)"
+        )
+    barrier = threading.Barrier(count)
+
+    def one(prompt: str) -> Answer:
+        barrier.wait(60)
+        return endpoint.complete(prompt, 1)
+
+    with ThreadPoolExecutor(count) as pool:
+        return restores_timing(list(pool.map(one, prompts)))
+
+
+def restores_timing(answers: list[Answer]) -> Timing:
+    """Tokens of all restores and the span from the first send to the last first token; one that was none spoils it."""
+    kind = "concurrent storage restore"
+    span = max(answer.first for answer in answers) - min(answer.sent for answer in answers)
+    other = [answer.cache_state for answer in answers if answer.cache_state != "storage"]
+    if other:
+        return Timing(kind, None, [span], None, f"{len(other)} of {len(answers)} prefixes came from: {other[0]}")
+    return Timing(kind, sum((answer.tiers or {}).get("storage", 0) for answer in answers), [span], None)
 
 
 def _tokens(answers: list[Answer]) -> int | None:

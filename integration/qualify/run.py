@@ -20,7 +20,7 @@ from sm120.integration.results.record import UNITS, Conditions, Measurement, Res
 from .cases import Needle, ToolScore, measure_needles, measure_tools
 from .decode import Decode, measure_decode
 from .endpoint import Endpoint, NotAnswered
-from .prefill import Timing, measure_prefill, measure_restore
+from .prefill import Timing, measure_prefill, measure_restore, measure_restores
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,13 @@ def qualify(
         measurements += _timed(("cold prefill", "radix reuse"), measure)
     say("storage restore")
     measurements += _timed(("storage restore",), lambda: [measure_restore(endpoint, plan.restore, seed=name)])
+    streams = max(plan.concurrency)
+    say(f"concurrent storage restore, {streams} at once")
+    measure = partial(measure_restores, endpoint, streams, plan.restore // streams, seed=f"{name} C{streams}")
+    measurements += [
+        one.model_copy(update={"concurrency": streams})
+        for one in _timed(("concurrent storage restore",), lambda: [measure()])
+    ]
     for concurrency in plan.concurrency:
         say(f"decode, C{concurrency}")
         measured = measure_decode(
@@ -123,6 +130,9 @@ def of_timing(timing: Timing) -> Measurement:
         return Measurement(
             kind="cold prefill", value=timing.rate, unit="tok/s", context_tokens=timing.tokens, values=values
         )
+    if timing.kind == "concurrent storage restore":
+        note = f"in {seconds[-1]:.3f} s from the first send to the last first token"
+        return Measurement(kind="concurrent storage restore", value=timing.tokens, unit="tokens", note=note)
     restored = timing.tokens if timing.kind == "storage restore" else None
     return Measurement(
         kind=timing.kind,  # type: ignore[arg-type]

@@ -12,7 +12,14 @@ from sm120.integration.cli import app
 from sm120.integration.qualify.cases import TOOL_CASES, has_number, measure_needles, measure_tools, score
 from sm120.integration.qualify.decode import decode_rates, measure_decode
 from sm120.integration.qualify.endpoint import Answer, Endpoint, NotAnswered
-from sm120.integration.qualify.prefill import cold_timing, measure_prefill, measure_restore, restore_timing
+from sm120.integration.qualify.prefill import (
+    cold_timing,
+    measure_prefill,
+    measure_restore,
+    measure_restores,
+    restore_timing,
+    restores_timing,
+)
 from sm120.integration.qualify.report import write_report
 from sm120.integration.qualify.run import Plan, qualify
 from sm120.integration.qualify.texts import needle_text, text
@@ -95,6 +102,16 @@ def test_a_restore_is_only_what_came_from_storage(endpoint, behaviour):
     assert restore_timing(mixed).refused == "the prefix came from: mixed"
 
 
+def test_restores_at_once_count_only_when_all_came_from_storage(endpoint, behaviour):
+    found = measure_restores(endpoint, 3, 200, seed="a", settle=0)
+    assert found.refused is None and found.tokens > 3 * 190
+    behaviour.storage = False
+    assert "3 of 3 prefixes came from: cold" in measure_restores(endpoint, 3, 200, seed="b", settle=0).refused
+    good = answer(cached_tokens=80, tiers={"device": 0, "host": 0, "storage": 80})
+    assert restores_timing([good, good]).tokens == 160 and restores_timing([good, good]).seconds == [1.0]
+    assert restores_timing([good, answer()]).tokens is None
+
+
 def test_decode_both_ways():
     streams = [answer(), answer(sent=0.0, first=2.0, last=6.0)]
     found = decode_rates(streams, 21)
@@ -168,7 +185,7 @@ def test_a_run_keeps_everything_and_ends_in_a_page(endpoint, behaviour, tmp_path
     for plot in ("prefill", "restore", "decode"):
         assert f"({plot}.png)" in page and (tmp_path / f"{plot}.png").read_bytes()[:4] == b"\x89PNG"
     wire = [json.loads(line) for line in (tmp_path / "requests.jsonl").read_text().splitlines()]
-    assert len(wire) == 1 + 2 * 2 * 2 + 2 + 5 + 2 + 3
+    assert len(wire) == 1 + 2 * 2 * 2 + 2 + 2 * 4 + 5 + 2 + 3
     assert all("request" in one and "answer" in one for one in wire) and wire[-1]["error"].startswith("/v1/chat")
     assert json.loads((tmp_path / "device.json").read_text())["device"]
 

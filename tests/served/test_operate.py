@@ -67,7 +67,14 @@ def test_a_first_session(tmp_path):
         endpoint = Endpoint(url, tmp_path / "requests.jsonl")
         result = qualify(endpoint, PLAN, tmp_path, name="session", conditions=conditions)
         found = {one.kind: one for one in result.measurements}
-        for kind in ("cold prefill", "radix reuse", "storage restore", "decode per stream", "decode makespan"):
+        for kind in (
+            "cold prefill",
+            "radix reuse",
+            "storage restore",
+            "concurrent storage restore",
+            "decode per stream",
+            "decode makespan",
+        ):
             assert found[kind].refused is None, (kind, found[kind].refused)
         assert found["storage restore"].restored_tokens > 1500
         # Random weights find nothing; what counts is that they were asked and scored.

@@ -76,10 +76,10 @@ def qualify(
     measurements += _timed(("storage restore",), lambda: [measure_restore(endpoint, plan.restore, seed=name)])
     streams = max(plan.concurrency)
     say(f"concurrent storage restore, {streams} at once")
-    measure = partial(measure_restores, endpoint, streams, plan.restore // streams, seed=f"{name} C{streams}")
+    together = partial(measure_restores, endpoint, streams, plan.restore // streams, seed=f"{name} C{streams}")
     measurements += [
         one.model_copy(update={"concurrency": streams})
-        for one in _timed(("concurrent storage restore",), lambda: [measure()])
+        for one in _timed(("concurrent storage restore",), lambda: [together()])
     ]
     for concurrency in plan.concurrency:
         say(f"decode, C{concurrency}")

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from sm120.integration.qualify.report import draw
 from sm120.integration.refusal import Refusal
 
 from .compare import compare, describe
@@ -26,6 +27,9 @@ def register(app: typer.Typer) -> None:
 
 def results_command(
     folder: Annotated[Path, typer.Option(help="qualifications made here")] = Path("build/qualify"),
+    plots: Annotated[
+        Path | None, typer.Option(help="draw every result into a folder of its own below this one")
+    ] = None,
 ) -> None:
     """List every result: those that ship here, reported by others, and those measured here."""
     table = Table("result", "source", "what", "request", "value", "note")
@@ -33,6 +37,9 @@ def results_command(
     paths += [path.parent for path in sorted(folder.glob("*/result.json"))]
     for path in paths:
         result = load_result(path)
+        if plots is not None:
+            (plots / result.id).mkdir(parents=True, exist_ok=True)
+            draw(result, plots / result.id)
         for one in result.measurements:
             value = f"{one.value:,.2f} {one.unit}" if one.value is not None else "none"
             note = one.refused or one.note

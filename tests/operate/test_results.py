@@ -146,3 +146,14 @@ def test_the_commands(tmp_path):
     done = run(app, ["compare", "others-27b-stock", "others-27b-dflash2", *words])
     assert done.exit_code == 0 and "+46.8%" in done.output and "-8.7%" in done.output
     assert "compare-accept" in str(run(app, ["compare", "a", "b", "--accept", "mood"]).exception)
+
+
+def test_published_results_are_drawn_where_there_is_something_to_draw(tmp_path):
+    pytest.importorskip("matplotlib", reason="the extra `report` is not installed")
+    done = CliRunner().invoke(app, ["results", "--folder", str(tmp_path), "--plots", str(tmp_path / "plots")])
+    assert done.exit_code == 0, done.exception
+    drawn = {
+        path.parent.name: sorted(one.stem for one in path.parent.iterdir()) for path in tmp_path.glob("plots/*/*.png")
+    }
+    assert drawn["others-27b-dflash2"] == ["decode", "prefill"] and drawn["others-27b-stock"] == ["decode", "prefill"]
+    assert "others-restores" not in drawn  # a restore alone is beside nothing

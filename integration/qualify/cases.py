@@ -70,11 +70,11 @@ TOOL_CASES: tuple[tuple[str, str, tuple[str, dict[str, Any]] | None], ...] = (
 
 
 def measure_tools(endpoint: Endpoint) -> list[ToolScore]:
-    """Every case as one chat turn with both tools offered."""
+    """Every case as one chat turn with both tools offered; the calls take less than 96 tokens."""
     results = []
     for case, asked, wanted in TOOL_CASES:
         try:
-            answer = endpoint.chat([{"role": "user", "content": asked}], 256, tools=TOOLS)
+            answer = endpoint.chat([{"role": "user", "content": asked}], 96, tools=TOOLS)
         except NotAnswered as error:
             results.append(ToolScore(case, None, None, "", str(error)))
             continue

@@ -3,7 +3,7 @@ PYTHON ?= python3
 RUNTIME ?= auto
 SM120 := build/dev/bin/sm120
 
-.PHONY: runtime test lint clean
+.PHONY: runtime test test-long lint clean
 
 runtime: build/dev/.installed
 	$(SM120) runtime --flavor $(RUNTIME) --prove
@@ -11,12 +11,19 @@ runtime: build/dev/.installed
 test: build/dev/.tested lint
 	$(SM120) runtime --flavor $(RUNTIME)
 	$(SM120) link-test-layer
-	SM120_RUNTIME=build/runtime build/dev/bin/python -m pytest -n 2 --dist loadgroup
+	site=$$(echo $(CURDIR)/build/runtime/lib/python3.*/site-packages); \
+	SM120_RUNTIME=$(CURDIR)/build/runtime SM120_SGLANG=$$site SM120_FLASHINFER=$$site \
+	build/dev/bin/python -m pytest -n 2 --dist loadgroup
+
+# The wider forms: every sampling parameter on every served verify path, every draft on the hybrid. About half an hour.
+test-long: test
+	SM120_RUNTIME=$(CURDIR)/build/runtime build/dev/bin/python -m pytest -m long
 
 lint: build/dev/.tested
 	build/dev/bin/ruff check .
 	build/dev/bin/ruff format --check .
 	build/dev/bin/mypy integration --exclude integration/proof
+	build/dev/bin/mypy kernels --exclude /tests/
 
 # The tool's environment; the editable install also builds the kernels' host modules.
 build/dev/.installed: pyproject.toml CMakeLists.txt

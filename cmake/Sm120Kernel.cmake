@@ -1,8 +1,8 @@
-# sm120_add_kernel(NAME HOST host.cpp [DEVICE kernel.cuh])
+# sm120_add_kernel(NAME [HOST host.cpp] [DEVICE kernel.cuh])
 #
 # Builds what kernels/NAME installs beside its Python files:
 #   _host            a pybind11 module: the device sources compiled for the CPU through the SIMT shim
-#   NAME.fatbin      the device sources compiled by nvcc, when there is one; loaded with cuda.core, so nothing links CUDA
+#   NAME.fatbin      the device sources compiled by nvcc, when there is one; loaded through cuda-bindings, so nothing links CUDA
 #
 # SM120_CUDA            AUTO (a fatbin when nvcc is found), ON (nvcc is required) or OFF
 # SM120_CUDA_ARCHS      which devices the fatbin is for; see sm120_gencode
@@ -27,22 +27,25 @@ endif()
 
 function(sm120_add_kernel name)
   cmake_parse_arguments(kernel "" "HOST;DEVICE" "" ${ARGN})
-  if(NOT kernel_HOST OR kernel_UNPARSED_ARGUMENTS)
-    message(FATAL_ERROR "sm120_add_kernel(${name}): needs HOST <file> and takes DEVICE <file>, got ${ARGN}")
+  if(kernel_UNPARSED_ARGUMENTS OR NOT (kernel_HOST OR kernel_DEVICE))
+    message(FATAL_ERROR "sm120_add_kernel(${name}): needs HOST <file> or DEVICE <file>, got ${ARGN}")
   endif()
   set(folder ${CMAKE_CURRENT_SOURCE_DIR}/kernels/${name})
   set(shim ${CMAKE_CURRENT_SOURCE_DIR}/kernels/_lib/simt/host_shim.h)
 
-  pybind11_add_module(${name}_host MODULE ${folder}/${kernel_HOST})
-  set_target_properties(${name}_host PROPERTIES OUTPUT_NAME _host CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON
-                        LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/${name})
-  # the same rules as kernels/_lib/host_library.py: the shim first, no contraction, no symbol shared between modules
-  target_compile_options(${name}_host PRIVATE "SHELL:-include ${shim}" -O2 -ffp-contract=off -fno-gnu-unique)
-  target_include_directories(${name}_host PRIVATE ${folder})
-  install(TARGETS ${name}_host LIBRARY DESTINATION sm120/kernels/${name})
+  if(kernel_HOST)
+    pybind11_add_module(${name}_host MODULE ${folder}/${kernel_HOST})
+    set_target_properties(${name}_host PROPERTIES OUTPUT_NAME _host CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON
+                          LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/${name})
+    # the same rules as kernels/_lib/host_library.py: the shim first, no contraction, no symbol shared between modules
+    target_compile_options(${name}_host PRIVATE "SHELL:-include ${shim}" -O2 -ffp-contract=off -fno-gnu-unique)
+    target_include_directories(${name}_host PRIVATE ${folder})
+    install(TARGETS ${name}_host LIBRARY DESTINATION sm120/kernels/${name})
+  endif()
 
   if(kernel_DEVICE AND SM120_NVCC)
     set(fatbin ${CMAKE_CURRENT_BINARY_DIR}/${name}/${name}.fatbin)
+    file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/${name})  # nvcc -MF does not make it
     add_custom_command(
       OUTPUT ${fatbin}
       COMMAND ${SM120_NVCC} -x cu -O3 -std=c++17 -lineinfo --fatbin ${SM120_GENCODE} -MD -MF ${fatbin}.d

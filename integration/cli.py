@@ -1,4 +1,4 @@
-"""Command line of the workshop: `sm120 COMMAND`."""
+"""The command line: `sm120 COMMAND`."""
 
 from __future__ import annotations
 
@@ -219,9 +219,11 @@ def link_test_layer() -> None:
 
 @app.command()
 def readme() -> None:
-    """Write the patch table of README.md from the series."""
-    from sm120.integration.patch_table import replace_table
+    """Write the patch table of README.md and each patches/PROJECT/README.md from the series."""
+    from sm120.integration.patch_table import project_readme, replace_table
 
     checkout = find_checkout()
     path = checkout.root / "README.md"
     path.write_text(replace_table(path.read_text(), checkout))
+    for project in checkout.projects():
+        (checkout.patches / project / "README.md").write_text(project_readme(checkout, project))

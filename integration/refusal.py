@@ -1,4 +1,4 @@
-"""The one way this workshop says no: what is wrong, where, and what would be right."""
+"""The one way this project says no: what is wrong, where, and what would be right."""
 
 from __future__ import annotations
 

@@ -30,8 +30,10 @@ def test_every_kernel_installs_its_host_module_and_its_fatbin(tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     done = cmake("--build", str(tmp_path / "build"), "--target", "install", "--parallel", "2")
     assert done.returncode == 0, done.stdout + done.stderr
-    folder = tmp_path / "out" / "sm120" / "kernels" / "xqa_mask"
-    assert (folder / "xqa_mask.fatbin").exists() == (shutil.which("nvcc") is not None)
+    kernels = tmp_path / "out" / "sm120" / "kernels"
+    for name in ("xqa_mask", "mrope"):
+        assert (kernels / name / f"{name}.fatbin").exists() == (shutil.which("nvcc") is not None)
+    folder = kernels / "xqa_mask"
     (library,) = folder.glob("_host*.so")
     torch = pytest.importorskip("torch")
     spec = importlib.util.spec_from_file_location("_host", library)

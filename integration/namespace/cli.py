@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
 from sm120.integration.identity import digest
@@ -49,12 +49,16 @@ def derive(
     ) as bars:
         for role, folder in {"target": model, **({"draft": draft} if draft else {})}.items():
             bar = bars.add_task(f"{role} {folder.name}")
+
+            def show(done: int, total: int, bar: TaskID = bar) -> None:
+                bars.update(bar, completed=done, total=total)
+
             models[role] = read_checkpoint(
                 folder,
                 cache,
                 workers=workers,
                 trust_download=not full_hash,
-                progress=lambda done, total, bar=bar: bars.update(bar, completed=done, total=total),
+                progress=show,
             )
     wanted = identity(models, runtime_hash, serving)
     label = label or model.resolve().name

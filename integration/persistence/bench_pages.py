@@ -132,8 +132,8 @@ def main(folder: Path, page_bytes: int, pages: int, rounds: int) -> None:
     for name, row in seconds.items():
         pools = getattr(getattr(made[name], "store", None), "_hybrid_pool_ctx", {}).values()
         staging = sum(2 * pool.bounce_set.nbytes for pool in pools if not pool.is_zero_copy)
-        row = {"variant": name, **row, "bytes": page_bytes * pages, "staging": staging, "peak": peak}
-        print(json.dumps(row), flush=True)
+        about = {"variant": name, "bytes": page_bytes * pages, "staging": staging, "peak": peak}
+        print(json.dumps({**about, **row}), flush=True)
 
 
 if __name__ == "__main__":

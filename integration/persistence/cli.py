@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +25,16 @@ def chosen_runtime(folder: Path | None) -> Runtime:
     return Runtime(folder.absolute(), tuple(Path(path).absolute() for path in extra.split(os.pathsep) if path))
 
 
+@contextmanager
+def errors_as_messages() -> Iterator[None]:
+    """A missing runtime or tool, or a server or script that died, is one message and exit code 2."""
+    try:
+        yield
+    except (ValueError, RuntimeError) as error:
+        log.print(f"error: {error}", markup=False)
+        raise typer.Exit(2) from error
+
+
 def faults_command(
     runtime: RuntimeFolder = None,
     folder: Folder = Path("build/faults"),
@@ -31,9 +43,13 @@ def faults_command(
     """Damage stored pages in every way and count what a restore makes of it. Exit 1 on wrong state or an exception."""
     from .faults import failures, run_faults, table
 
-    rows = run_faults(
-        chosen_runtime(runtime), folder, long=long, progress=lambda row: log.print(row.fault, row.checksum, row.tries)
-    )
+    with errors_as_messages():
+        rows = run_faults(
+            chosen_runtime(runtime),
+            folder,
+            long=long,
+            progress=lambda row: log.print(row.fault, row.checksum, row.tries),
+        )
     console.print(table(rows))
     found = failures(rows)
     for line in found:
@@ -51,7 +67,9 @@ def bench_command(
     from .bench import SHORT_SIZES, SIZES, run_bench, table
 
     sizes = SHORT_SIZES if short else SIZES
-    console.print(table(run_bench(chosen_runtime(runtime), folder, sizes=sizes, rounds=rounds)))
+    with errors_as_messages():
+        timings = run_bench(chosen_runtime(runtime), folder, sizes=sizes, rounds=rounds)
+    console.print(table(timings))
 
 
 def prove_persistence_command(
@@ -67,7 +85,14 @@ def prove_persistence_command(
         raise typer.Exit(2)
     found = []
     for name in SETUPS if model == "both" else (model,):
-        lines = run_setup(name, chosen_runtime(runtime), work)
+        with errors_as_messages():
+            lines = run_setup(
+                name,
+                chosen_runtime(runtime),
+                work,
+                long=True,
+                progress=lambda line: log.print(line.step, line.prompt, "equal" if line.equal else "NOT EQUAL"),
+            )
         console.print(table(name, lines))
         found += [f"{name}: {line}" for line in failures(lines)]
     for line in found:

@@ -12,7 +12,10 @@ from pathlib import Path
 from pydantic import BaseModel
 from rich.table import Table
 
+from ..namespace import store
+from ..namespace.identity import SCHEMA
 from ..prove.runtime import Runtime
+from ..refusal import Refusal
 
 # Same size, other content: only a checksum can tell.
 NEED_CHECKSUM = ("bit-flip", "swapped-files")
@@ -68,7 +71,34 @@ def run_faults(
             errors.seek(max(0, errors.tell() - 3000))
             last = errors.read().decode(errors="replace")
             raise RuntimeError(f"{script.name} ended with {process.returncode}: {last}")
+        rows.append(manifest_faults(Path(scratch)))
+        progress(rows[-1])
     return rows
+
+
+def manifest_faults(folder: Path) -> FaultRow:
+    """Open a namespace whose manifest is damaged, missing or foreign; a refusal counts as a cold prefill."""
+    mine, other = ({"schema": SCHEMA, "serving": {"page_size": size}} for size in (64, 32))
+    manifest = store.open_namespace(folder, "fault", mine).folder / store.MANIFEST
+    good = manifest.read_bytes()
+    foreign = (store.open_namespace(folder, "fault", other).folder / store.MANIFEST).read_bytes()
+    damages = [foreign, b"", good.replace(b"64", b"65"), None, *(good[:cut] for cut in range(0, len(good) - 2, 16))]
+    damages += [good[:i] + bytes([good[i] ^ 1]) + good[i + 1 :] for i in range(0, len(good) - 1, 7)]
+    row = FaultRow(fault="foreign-or-damaged-manifest", checksum=False, tries=0)
+    for damage in damages:
+        manifest.unlink(missing_ok=True)
+        if damage is not None:
+            manifest.write_bytes(damage)
+        row.tries += 1
+        try:
+            opened = store.open_namespace(folder, "fault", mine)
+        except Refusal:
+            row.miss += 1
+        else:
+            # Damage to white space leaves the identity what it was.
+            row.full += opened.identity == mine
+            row.wrong += opened.identity != mine
+    return row
 
 
 def failures(rows: list[FaultRow]) -> list[str]:

@@ -6,16 +6,12 @@ python -m sm120.kernels.mrope.bench --static    # writes static_roofline.json fr
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from sm120.kernels._lib import compilers, machine_code, static_estimate, upstream
-from sm120.kernels._lib.device import why_no_device
+from sm120.kernels._lib import bench_command, compilers, machine_code, static_estimate, upstream
 
 FOLDER = Path(__file__).parent
 THREADS = 128
@@ -34,7 +30,7 @@ def compile_for_device() -> compilers.Cubin:
 
 def compile_upstream(head_dim: int, neox: bool) -> compilers.Cubin:
     """SGLang's one-axis kernel from the pinned wheel, built by the same nvcc with the flags of its own JIT."""
-    root, ffi = upstream.sglang_root(), Path(__import__("tvm_ffi").__file__).parent
+    root, ffi = upstream.package_root("sglang"), upstream.package_root("tvm_ffi")
     flags = ["-std=c++20", "--use_fast_math", "--expt-relaxed-constexpr", "-DSGL_CUDA_ARCH=1200"]
     flags += [f"-DJIT_HEAD_DIM={head_dim}", f"-DJIT_INTERLEAVE={int(not neox)}", "-DJIT_YARN=0"]
     include = [root / "kernels/jit/include", ffi / "include", ffi / "3rdparty/dlpack/include"]
@@ -124,30 +120,9 @@ def measure() -> list[dict[str, Any]]:
     return rows
 
 
-def tests_pass() -> bool:
-    """Whether this kernel's tests, those on the device included, pass now."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pytest", "-q", f"--basetemp={folder}/tests", str(FOLDER / "tests")]
-        return subprocess.run(command, timeout=1800).returncode == 0
-
-
 def main(arguments: list[str]) -> int:
     """Entry point; returns the exit status."""
-    if arguments == ["--static"]:
-        static_estimate.write_golden(FOLDER / "static_roofline.json", static_records())
-        return 0
-    if arguments:
-        print(f"bench: got {arguments}, needs nothing or --static", file=sys.stderr)
-        return 2
-    reason = why_no_device()
-    if reason is not None:
-        print(f"bench: nothing to measure on: {reason}", file=sys.stderr)
-        return 1
-    if not tests_pass():
-        print("bench: this kernel's tests fail; no number is printed", file=sys.stderr)
-        return 1
-    print(json.dumps(measure(), indent=1))
-    return 0
+    return bench_command.run(arguments, FOLDER, static_records=static_records, measure=measure)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -106,10 +105,11 @@ def fused_qk_norm_mrope(
                from `phase_steps`, and then the kernel computes the angles and `attention_factor` scales cos and sin
     axis_map   axis of each rotary pair (`axes.axis_map`); required with `[3, T]` positions, refused without
     out        `[T, >= (num_q_heads + num_kv_heads) * head_dim]`, default: qkv itself (in place)
-    check_positions   look at the values of positions and slots first (a device synchronisation); without it a token whose position is outside
-               the table comes out as NaN
+    check_positions   look at the values of positions and slots first (a device synchronisation); without it a token
+               whose position is outside the table comes out as NaN, and slots are trusted
 
-    Raises ValueError, naming the tensor, for anything else; NoDevice where no (12, 0) device can run it.
+    Raises ValueError, naming the tensor, for anything else, and naming the variant where variants.def does not list
+    it; NoDevice where no (12, 0) device can run it.
     Source: issue sgl-project/sglang#35345; maths in reference.py.
     """
     launch = prepare(
@@ -121,7 +121,9 @@ def fused_qk_norm_mrope(
         raise ValueError(f"qkv: device is {qkv.device}, needs cuda")
     require(torch.cuda.get_device_capability(qkv.device), "mrope", CAPABILITIES)
     if launch.blocks:
-        _launch_on_device(launch, torch.cuda.current_stream(qkv.device).cuda_stream)
+        stream = torch.cuda.current_stream(qkv.device).cuda_stream
+        compiled = fatbin.load("mrope", qkv.device.index)
+        compiled.launch(launch.variant, (launch.blocks, 1, 1), (THREADS, 1, 1), launch.params, stream=stream)
     return qkv if out is None else out
 
 
@@ -253,41 +255,3 @@ def _lay_out_store(
     params.slots = store.slots.data_ptr()
     params.k_cache_stride, params.v_cache_stride = store.k_cache.stride(0), store.v_cache.stride(0)
     params.k_inverse_scale, params.v_inverse_scale = 1.0 / store.k_scale, 1.0 / store.v_scale
-
-
-def _launch_on_device(launch: Launch, stream: int) -> None:
-    from cuda.bindings import driver
-
-    arguments = (ctypes.c_void_p * 1)(ctypes.addressof(launch.params))
-    function = _function(launch.variant)
-    (status,) = driver.cuLaunchKernel(
-        function, launch.blocks, 1, 1, THREADS, 1, 1, 0, stream, ctypes.addressof(arguments), 0
-    )
-    if status != driver.CUresult.CUDA_SUCCESS:
-        raise RuntimeError(f"{launch.variant}: the driver says {status.name}")
-
-
-@functools.cache
-def _function(variant: str) -> object:
-    from cuda.bindings import driver
-
-    status, function = driver.cuModuleGetFunction(_module(), variant.encode())
-    if status != driver.CUresult.CUDA_SUCCESS:
-        raise ValueError(f"{variant}: not among the compiled variants, add it to variants.def ({status.name})")
-    return function
-
-
-@functools.cache
-def _module() -> object:
-    from cuda.bindings import driver
-
-    from sm120.kernels._lib.device import why_no_device
-
-    reason = why_no_device()
-    if reason is not None:
-        raise fatbin.NoDevice(f"mrope: {reason}")
-    torch.cuda.init()
-    status, module = driver.cuModuleLoadData(fatbin.read("mrope"))
-    if status != driver.CUresult.CUDA_SUCCESS:
-        raise RuntimeError(f"mrope.fatbin: the driver says {status.name}")
-    return module

@@ -20,7 +20,7 @@ def phase_steps(
 
     `factor`, `low` and `high` are YaRN's (arXiv 2309.00071): pairs up to `low` keep their frequency, pairs from `high`
     on are slowed by `factor`, in between it is blended. The multiplication by a position wraps around whole turns, so
-    no precision is lost with distance: the angle is right to 5e-7 rad for every position below 2^31 (docs/decisions/0051).
+    nothing is lost with distance: the angle is right to 1e-6 rad at every position below 2^31 (docs/decisions/0051).
     Raises ValueError for a rotary_dim that is not even, a base not above 1 or a factor below 1.
     """
     if rotary_dim <= 0 or rotary_dim % 2:

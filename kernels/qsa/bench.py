@@ -1,20 +1,18 @@
 """Evidence about the QSA kernels: static records of the sm_120a machine code, and times on a device that has one.
 
-python -m sm120.kernels.qsa.bench --static [--write]   compile, compare with static_roofline.json or rewrite it
-python -m sm120.kernels.qsa.bench                      run the GPU tests, then time; prints nothing when they fail
+python -m sm120.kernels.qsa.bench             # times, printed only when this kernel's tests pass in the same run
+python -m sm120.kernels.qsa.bench --static    # writes static_roofline.json from a fresh sm_120a build, and shows it
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from sm120.kernels._lib import compilers, machine_code, static_estimate
-from sm120.kernels._lib.device import why_no_device
+from sm120.kernels._lib import bench_command, compilers, machine_code, static_estimate
 
 HERE = Path(__file__).parent
 GOLDEN = HERE / "static_roofline.json"
@@ -22,6 +20,7 @@ GOLDEN = HERE / "static_roofline.json"
 QUERY_HEADS, KV_HEADS, HEAD_DIM, SELECTED, SPLITS = 24, 2, 256, 2051, 8
 ROWS = 4
 SCRATCH_PAGE = 64
+WARM_UP, ROUNDS = 10, 50
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Variant:
         )
         return machine_code.only(cubin), cubin
 
-    def record(self) -> dict[str, object]:
+    def record(self) -> dict[str, Any]:
         """One object of static_roofline.json; `warp_instructions_per_token` is of the hot loop, 0 without one."""
         code, cubin = self.compile()
         row = static_estimate.record(code, cubin, self.warps * 32, self.bytes_moved)
@@ -64,13 +63,13 @@ class Variant:
         return row
 
 
-def bytes_per_row(pool_bytes: int) -> dict[str, int]:
+def bytes_per_row(pool_bytes: int, head_dim: int = HEAD_DIM) -> dict[str, int]:
     """Bytes of KV and index traffic of one query row: read in place, and gathered to a bf16 scratch first.
 
     In place: the selected rows once, and index, table entry and slot (read once a KV head) of every token.
     Gathered: the selected rows, a bf16 copy written in whole pages, the copy read back, index and table entry.
     """
-    values = 2 * KV_HEADS * HEAD_DIM
+    values = 2 * KV_HEADS * head_dim
     in_place = SELECTED * (values * pool_bytes + 4 * 3 + 4 * KV_HEADS)
     padded = -(-SELECTED // SCRATCH_PAGE) * SCRATCH_PAGE
     gathered = SELECTED * (values * pool_bytes + 4 * 2 * KV_HEADS) + padded * values * 2 + SELECTED * values * 2
@@ -81,7 +80,7 @@ def attention_variant(name: str, pool: str, splits: int, block_n: int, warps: in
     paired = pool == "fp8e4nv"
     strides = ("q_row", "q_head", "k_slot", "k_head", "v_slot", "v_head", "slot_row")
     pool_bytes = 1 if paired else 2
-    split_traffic = 2 * splits * QUERY_HEADS * (HEAD_DIM + 1) * 4 if splits > 1 else 0
+    split_traffic = 2 * splits * QUERY_HEADS * (head_dim + 1) * 4 if splits > 1 else 0
     return Variant(
         name=name,
         module="sm120.kernels.qsa.triton_sparse_gqa",
@@ -108,7 +107,7 @@ def attention_variant(name: str, pool: str, splits: int, block_n: int, warps: in
             "PAIRED_VALUES": paired,
         },
         warps=warps,
-        bytes_moved=ROWS * (bytes_per_row(pool_bytes)["in_place"] + split_traffic),
+        bytes_moved=ROWS * (bytes_per_row(pool_bytes, head_dim)["in_place"] + split_traffic),
         tokens_per_iteration=block_n,
     )
 
@@ -151,7 +150,7 @@ def shipped() -> list[Variant]:
         attention_variant("prefill_fp8", "fp8e4nv", 1, *FP8_CONFIG),
         attention_variant("decode_bf16", "bf16", SPLITS, *WIDE_CONFIG),
         attention_variant("prefill_bf16", "bf16", 1, *WIDE_CONFIG),
-        attention_variant("decode_fp8_dim128", "fp8e4nv", SPLITS, *FP8_CONFIG, head_dim=128),
+        attention_variant("decode_fp8_dim128", "fp8e4nv", SPLITS, FP8_CONFIG.block_n, FP8_CONFIG.num_warps, 128),
         Variant(
             "combine",
             "sm120.kernels.qsa.triton_sparse_gqa",
@@ -206,11 +205,11 @@ def yardsticks() -> list[Variant]:
     ]
 
 
-def static_records() -> list[dict[str, object]]:
+def static_records() -> list[dict[str, Any]]:
     return [variant.record() for variant in [*shipped(), *yardsticks()]]
 
 
-def report(records: list[dict[str, object]]) -> str:
+def report(records: list[dict[str, Any]]) -> str:
     lines = [
         static_estimate.LABEL,
         "| kernel | registers | spills | shared | warps of 48 | warp instructions per token |",
@@ -232,33 +231,26 @@ def report(records: list[dict[str, object]]) -> str:
     return "\n".join(lines)
 
 
-def measure() -> int:
-    """Time decode on device 0, medians with min-max over 50 launches behind an L2 sweep; tests must pass first."""
-    reason = why_no_device()
-    if reason is not None:
-        print(f"no times: {reason}", file=sys.stderr)
-        return 2
-    tests = subprocess.run([sys.executable, "-m", "pytest", "-q", "-m", "gpu", str(HERE / "tests")])
-    if tests.returncode != 0:
-        print("no times: the GPU tests of this kernel are not green", file=sys.stderr)
-        return 1
+def measure() -> list[dict[str, Any]]:
+    """Median, least and greatest microseconds of decode on device 0, 50 launches behind an L2 sweep, a pool at a time."""
     import torch
 
     from sm120.kernels.qsa import op
 
     generator = torch.Generator(device="cuda").manual_seed(0)
+    shuffled = lambda count: torch.randperm(count, device="cuda", generator=generator)  # noqa: E731
     slots, context = 262_144, 65_536
     sweep = torch.empty(256 * 2**20, dtype=torch.uint8, device="cuda")
-    print(f"{torch.cuda.get_device_name(0)}, torch {torch.__version__}, {ROWS} rows, {SELECTED} tokens each")
+    measured = []
     for dtype in (torch.bfloat16, torch.float8_e4m3fn):
         pool = torch.randn(slots, KV_HEADS, HEAD_DIM, device="cuda", generator=generator).to(dtype)
         q = torch.randn(ROWS, QUERY_HEADS, HEAD_DIM, device="cuda", generator=generator).bfloat16()
-        table = torch.randperm(slots, device="cuda", generator=generator)[: ROWS * context].reshape(ROWS, -1).int()
-        indices = torch.stack([torch.randperm(context, device="cuda")[:SELECTED] for _ in range(ROWS)]).int()
+        table = shuffled(slots)[: ROWS * context].reshape(ROWS, -1).int()
+        indices = torch.stack([shuffled(context)[:SELECTED] for _ in range(ROWS)]).int()
         lengths = torch.full((ROWS,), context, dtype=torch.int32, device="cuda")
         rows = torch.arange(ROWS, dtype=torch.int32, device="cuda")
         times = []
-        for launch in range(60):
+        for launch in range(WARM_UP + ROUNDS):
             sweep.fill_(launch % 7)
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             begin.record()
@@ -266,26 +258,26 @@ def measure() -> int:
             end.record()
             torch.cuda.synchronize()
             times.append(begin.elapsed_time(end) * 1000)
-        times = times[10:]
-        print(f"{dtype}: median {statistics.median(times):.1f} us, {min(times):.1f}-{max(times):.1f}")
-    return 0
+        kept = times[WARM_UP:]
+        measured.append(
+            {
+                "pool": str(dtype),
+                "rows": ROWS,
+                "tokens": SELECTED,
+                "us_median": statistics.median(kept),
+                "us_min": min(kept),
+                "us_max": max(kept),
+                "device": torch.cuda.get_device_name(0),
+                "clock_mhz": torch.cuda.clock_rate(0),
+            }
+        )
+    return measured
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--static", action="store_true", help="compile for sm_120a and report; needs no device")
-    parser.add_argument("--write", action="store_true", help="with --static: rewrite static_roofline.json")
-    arguments = parser.parse_args()
-    if not arguments.static:
-        return measure()
-    records = static_records()
-    if arguments.write:
-        static_estimate.write_golden(GOLDEN, records)
-    else:
-        static_estimate.check_golden(GOLDEN, records)
-    print(report(records))
-    return 0
+def main(arguments: list[str]) -> int:
+    """Entry point; returns the exit status."""
+    return bench_command.run(arguments, HERE, static_records=static_records, measure=measure, report=report)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(sys.argv[1:]))

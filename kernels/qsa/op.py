@@ -46,7 +46,7 @@ def attention(
     splits      programs sharing one row; 0 chooses from R (then results may differ in rounding with the batch)
 
     Slots are multiplied in 64 bits. That `table` names slots inside the pool is checked on the CPU only: on a device
-    it would stall the stream. Raises ValueError naming the tensor. Source: shared facts on QSA §2.2, step 8.
+    it would stall the stream. Raises ValueError naming the tensor. Source: SGLang 0.5.23, `srt/layers/attention/qsa`.
     """
     shapes = Shapes()
     check_tensor("q", q, dtype=(torch.bfloat16, torch.float16, torch.float32), shape=("R", "HQ", "D"), shapes=shapes)

@@ -2,7 +2,7 @@
 
 hidden → index projection → norms → rotary → compressed keys → block scores → top-k → tokens → attention.
 Letters: T query tokens, S context tokens, c compression ratio, Hi index heads of size Di, HQ and HK query and KV heads.
-Source: shared facts on QSA §2.2; the released modules are held against it in tests/runtime/in_runtime.
+Source: SGLang 0.5.23, `srt/layers/attention/qsa`; the released modules are held against it in tests/runtime/in_runtime.
 """
 
 from __future__ import annotations

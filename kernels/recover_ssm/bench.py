@@ -6,15 +6,12 @@ python -m sm120.kernels.recover_ssm.bench --static    # writes static_roofline.j
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from sm120.kernels._lib import compilers, machine_code, static_estimate
-from sm120.kernels._lib.device import why_no_device
+from sm120.kernels._lib import bench_command, compilers, machine_code, static_estimate
 
 FOLDER = Path(__file__).parent
 MODULE = "sm120.kernels.recover_ssm.triton_recover"
@@ -154,28 +151,9 @@ def _time(launch: Any, flush: Any, index: int) -> float:
     return begin.elapsed_time(end) * 1000
 
 
-def tests_pass() -> bool:
-    """Whether this kernel's tests, those on the device included, pass now."""
-    return subprocess.run([sys.executable, "-m", "pytest", "-q", str(FOLDER / "tests")], timeout=1800).returncode == 0
-
-
 def main(arguments: list[str]) -> int:
     """Entry point; returns the exit status."""
-    if arguments == ["--static"]:
-        static_estimate.write_golden(FOLDER / "static_roofline.json", static_records())
-        return 0
-    if arguments:
-        print(f"bench: got {arguments}, needs nothing or --static", file=sys.stderr)
-        return 2
-    reason = why_no_device()
-    if reason is not None:
-        print(f"bench: nothing to measure on: {reason}", file=sys.stderr)
-        return 1
-    if not tests_pass():
-        print("bench: this kernel's tests fail; no number is printed", file=sys.stderr)
-        return 1
-    print(json.dumps(measure(), indent=1))
-    return 0
+    return bench_command.run(arguments, FOLDER, static_records=static_records, measure=measure)
 
 
 if __name__ == "__main__":

@@ -6,15 +6,12 @@ python -m sm120.kernels.xqa_mask.bench --static    # writes static_roofline.json
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from sm120.kernels._lib import compilers, machine_code, static_estimate
-from sm120.kernels._lib.device import why_no_device
+from sm120.kernels._lib import bench_command, compilers, machine_code, static_estimate
 
 FOLDER = Path(__file__).parent
 BATCH, Q_LEN = 64, 8  # the shape of every static record: 64 requests of 8 drafts
@@ -78,28 +75,9 @@ def measure() -> list[dict[str, Any]]:
     return rows
 
 
-def tests_pass() -> bool:
-    """Whether this kernel's tests, those on the device included, pass now."""
-    return subprocess.run([sys.executable, "-m", "pytest", "-q", str(FOLDER / "tests")], timeout=1800).returncode == 0
-
-
 def main(arguments: list[str]) -> int:
     """Entry point; returns the exit status."""
-    if arguments == ["--static"]:
-        static_estimate.write_golden(FOLDER / "static_roofline.json", static_records())
-        return 0
-    if arguments:
-        print(f"bench: got {arguments}, needs nothing or --static", file=sys.stderr)
-        return 2
-    reason = why_no_device()
-    if reason is not None:
-        print(f"bench: nothing to measure on: {reason}", file=sys.stderr)
-        return 1
-    if not tests_pass():
-        print("bench: this kernel's tests fail; no number is printed", file=sys.stderr)
-        return 1
-    print(json.dumps(measure(), indent=1))
-    return 0
+    return bench_command.run(arguments, FOLDER, static_records=static_records, measure=measure)
 
 
 if __name__ == "__main__":

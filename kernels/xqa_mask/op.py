@@ -64,7 +64,7 @@ def pack_mask(
             f"parents, ancestors: kind {kind!r} needs {'exactly one of them' if kind == 'tree' else 'neither'}"
         )
 
-    device = _common_device(device, out, cu_seqlens, parents, ancestors)
+    target = _common_device(device, out, cu_seqlens, parents, ancestors)
     width = 2 * ((q_len + 31) // 32)
     shapes = Shapes()
     if cu_seqlens is None:
@@ -79,17 +79,17 @@ def pack_mask(
         rows = check_int("total_q", total_q, 0, 2**31 - 1)
         leading = (rows,)
     if out is None:
-        out = torch.empty((*leading, width), dtype=torch.uint16, device=device)
+        out = torch.empty((*leading, width), dtype=torch.uint16, device=target)
     check_tensor("out", out, dtype=torch.uint16, shape=(*leading, width), contiguous=True, align=4 if rows else None)
     if parents is not None:
         check_tensor("parents", parents, dtype=torch.int32, shape=leading, contiguous=True)
     if ancestors is not None:
         check_tensor("ancestors", ancestors, dtype=torch.bool, shape=(*leading, q_len), contiguous=True)
-    if device.type == "cuda":
-        capability.require(torch.cuda.get_device_capability(device), "xqa_mask", CAPABILITIES)
-    elif device.type != "cpu":
-        raise ValueError(f"out: device is {device}, needs cpu or cuda")
-    if device.type == "cpu" if check_values is None else check_values:
+    if target.type == "cuda":
+        capability.require(torch.cuda.get_device_capability(target), "xqa_mask", CAPABILITIES)
+    elif target.type != "cpu":
+        raise ValueError(f"out: device is {target}, needs cpu or cuda")
+    if target.type == "cpu" if check_values is None else check_values:
         _check_lengths(cu_seqlens, q_len, rows)
         _check_parents(parents, cu_seqlens, q_len)
     torch.ops.sm120.xqa_mask_pack_(out, cu_seqlens, parents, ancestors, requests, q_len, kind == "full")

@@ -20,6 +20,8 @@ def visible_drafts(kind: str, length: int, parents: list[int] | None = None) -> 
 
     kind   "causal" (j <= i), "full" (all), or "tree" (j is i or an ancestor of i by `parents`; a root's is negative).
     """
+    if kind == "tree" and parents is None:
+        raise ValueError("parents: got None, needs one entry a draft token for kind 'tree'")
     table = [[False] * length for _ in range(length)]
     for i in range(length):
         for j in range(length):
@@ -31,7 +33,7 @@ def visible_drafts(kind: str, length: int, parents: list[int] | None = None) -> 
                 token = i
                 while token >= 0:
                     table[i][token] = True
-                    token = parents[token]
+                    token = parents[token] if parents else -1
     return table
 
 

@@ -8,9 +8,10 @@ kernel checks that the rows have the width and the number that the batch needs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 import torch
+
 from sglang.kernels.jit.utils import cache_once, load_jit
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def xqa_mask_width(q_len: int) -> int:
 def fill_xqa_mask(
     mask: torch.Tensor,
     q_len: int,
-    cu_seqlens: torch.Tensor | None = None,
+    cu_seqlens: Optional[torch.Tensor] = None,
     full: bool = False,
 ) -> torch.Tensor:
     """Fill ``mask`` in place, without allocating or waiting for the device.
@@ -61,7 +62,9 @@ def _jit_module() -> Module:
     )
 
 
-def _mask_rows(rows: torch.Tensor, q_len: int, cu_seqlens: torch.Tensor | None, full: bool) -> torch.Tensor:
+def _mask_rows(
+    rows: torch.Tensor, q_len: int, cu_seqlens: Optional[torch.Tensor], full: bool
+) -> torch.Tensor:
     """The same rows by torch operations, for devices without the CUDA kernel."""
     row = torch.arange(rows.shape[0], dtype=torch.int32, device=rows.device)
     if cu_seqlens is None:

@@ -17,7 +17,6 @@ namespace xqa_mask {
 
 constexpr int kBlockThreads = 128;
 constexpr int kWordBits = 32;
-constexpr int kMaxDraftLen = 128;
 
 __host__ __device__ constexpr int words_per_row(int q_len) {
   return (q_len + kWordBits - 1) / kWordBits;

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from sm120.integration.canonical import canonical_patches
-from sm120.integration.patch_table import replace_table
+from sm120.integration.overlay import load_manifest
+from sm120.integration.patch_table import project_readme, replace_table
 from sm120.integration.quilt import export_quilt
 
 
@@ -72,6 +73,17 @@ def digests(tree: Path) -> dict[str, str]:
     return found
 
 
+def test_kernels_and_patches_name_each_other(recipe, checkout):
+    """`Kernels:` in a header and `[patches]` in a kernel.toml say the same thing from two sides."""
+    project = recipe.series.project
+    headers = {(name, patch.slug) for patch in recipe.series.patches for name in patch.kernels}
+    manifests = [load_manifest(path.parent) for path in checkout.kernels.glob("*/kernel.toml")]
+    assert {(kernel.name, slug) for kernel in manifests for slug in kernel.patches.get(project, [])} == headers
+
+
 def test_the_readme_shows_the_patches_there_are(checkout):
     readme = checkout.root / "README.md"
     assert readme.read_text() == replace_table(readme.read_text(), checkout), "run: sm120 readme"
+    for project in checkout.projects():
+        generated = project_readme(checkout, project)
+        assert (checkout.patches / project / "README.md").read_text() == generated, "run: sm120 readme"

@@ -3,8 +3,8 @@
     python acceptance_oracle.py REQUEST.json ANSWER.json
 
 The request holds "draft" (a folder), "drafts" (tokens drafted a round) and "served" (pairs of prompt and generated
-tokens). The answer holds the rounds of each pair. The draft of an EAGLE-style worker sees the tokens shifted by one: its
-context is everything but the first token.
+tokens). The answer holds the rounds of each pair. The draft of an EAGLE-style worker sees the tokens shifted by one:
+its context is everything but the first token.
 """
 
 import json

@@ -1,6 +1,6 @@
 """A served gated-delta-net hybrid: without per-draft states it says what it says with them, and without speculation.
 
-The short pair runs by default. The rest is marked slow:  pytest tests/served/test_recover_ssm.py -m slow
+The short pair runs by default. The rest is marked long:  pytest tests/served/test_recover_ssm.py -m long
 """
 
 import json
@@ -37,12 +37,6 @@ class Answers:
     @property
     def tokens(self) -> list[tuple[int, ...]]:
         return [reply.tokens for reply in self.replies]
-
-
-@pytest.fixture(autouse=True)
-def slow_only_when_asked_for(request):
-    if request.node.get_closest_marker("slow") and "slow" not in request.config.option.markexpr:
-        pytest.skip("starts servers for minutes; run it with -m slow")
 
 
 @pytest.fixture(scope="session")
@@ -122,7 +116,7 @@ def test_the_pools_of_the_server_are_the_planner_s(answers):
     assert "intermediate_ssm" not in none.pools
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("algorithm", ["nextn", "standalone", "dflash"])
 def test_without_states_equals_with_states_equals_no_speculation(answers, algorithm):
     plain, full, none = answers(None), answers(algorithm), answers(algorithm, "none")
@@ -133,7 +127,7 @@ def test_without_states_equals_with_states_equals_no_speculation(answers, algori
     assert none.pools == planned("none", none)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_accepted_length_occurs(answers):
     seen: Counter[int] = Counter()
     for algorithm in ("nextn", "standalone", "dflash"):
@@ -143,7 +137,7 @@ def test_every_accepted_length_occurs(answers):
     assert all(seen[length] for length in range(DRAFTS)), f"accepted drafts: {dict(seen)}"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_verify_counts_are_those_of_an_independent_oracle(answers, runtime, work):
     none = answers("standalone", "none")
     draft = models.make(runtime, models.HYBRID_STANDALONE_DRAFT, work / "models")
@@ -154,13 +148,13 @@ def test_verify_counts_are_those_of_an_independent_oracle(answers, runtime, work
     assert [reply.meta["spec_verify_ct"] for reply in none.replies] == json.loads(answer.read_text())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["state_one_step_too_far", "conv_window_off_by_one"])
 def test_a_wrong_commit_is_noticed(answers, fault):
     assert answers("nextn", "none", fault).tokens != answers(None).tokens
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_request_resumes_from_a_checkpoint_that_the_commit_wrote(answers):
     plain = answers(None, paged=True)
     for mode in ("full", "none"):
@@ -169,7 +163,7 @@ def test_a_request_resumes_from_a_checkpoint_that_the_commit_wrote(answers):
         assert said.tokens == plain.tokens
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_checkpoint_folded_after_the_advance_is_noticed(answers):
     wrong = answers("standalone", "none", "checkpoint_after_advance", paged=True)
     plain = answers(None, paged=True)

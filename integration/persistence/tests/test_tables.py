@@ -4,8 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
-from sm120.integration.persistence import bench, end_to_end, faults
+from sm120.integration.persistence import bench, cli, end_to_end, faults
 from sm120.integration.prove.runtime import Runtime
 
 
@@ -46,6 +48,12 @@ def test_fault_failures():
     assert faults.failures([flipped.model_copy(update={"checksum": True})])
 
 
+def test_no_damaged_manifest_is_taken_for_another(tmp_path):
+    row = faults.manifest_faults(tmp_path)
+    assert row.tries > 40 and row.wrong == row.error == 0
+    assert row.miss > row.tries // 2 and row.miss + row.full == row.tries
+
+
 def test_bench_rates_and_refusals(tmp_path, monkeypatch):
     timing = bench.Timing(page_bytes=10, variant="x", write=[1, 2, 4], read=[1, 1, 1], bytes=100, staging=0, peak=0)
     assert (timing.rate("write"), timing.rate("read")) == (50, 100)
@@ -57,3 +65,13 @@ def test_bench_rates_and_refusals(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(Path("/nowhere")))
     with pytest.raises(ValueError, match="fio is not installed"):
         bench.run_bench(Runtime(tmp_path), tmp_path)
+
+
+@pytest.mark.parametrize("command", [cli.faults_command, cli.bench_command, cli.prove_persistence_command])
+def test_commands_without_a_runtime_say_so(tmp_path, monkeypatch, command):
+    monkeypatch.delenv("SM120_RUNTIME", raising=False)
+    monkeypatch.chdir(tmp_path)
+    app = typer.Typer()
+    app.command()(command)
+    assert (unset := CliRunner().invoke(app, [])).exit_code == 2 and "SM120_RUNTIME is not set" in unset.output
+    assert CliRunner().invoke(app, ["--runtime", str(tmp_path)]).exit_code == 2

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
 import types
 
 import pytest
+import torch
 
 from sm120.kernels._lib import device, fatbin
 
@@ -85,3 +87,51 @@ def pytester_free_run(tmp_path, request):
         return done.stdout
 
     return run
+
+
+class Pair(ctypes.Structure):
+    _fields_ = (("pointer", ctypes.c_void_p), ("count", ctypes.c_int32))
+
+
+def test_arguments_are_marshalled_by_address() -> None:
+    given = [0x1234, ctypes.c_int64(-5), ctypes.c_float(1.5), Pair(7, 9), 0, (ctypes.c_uint8 * 3)(1, 2, 3)]
+    values, addresses = fatbin.marshal(given)
+    assert len(addresses) == len(values) == 6
+    assert ctypes.c_uint64.from_address(addresses[0]).value == 0x1234
+    assert ctypes.c_int64.from_address(addresses[1]).value == -5
+    assert ctypes.c_float.from_address(addresses[2]).value == 1.5
+    assert Pair.from_address(addresses[3]).count == 9
+    assert ctypes.c_uint64.from_address(addresses[4]).value == 0
+    assert bytes((ctypes.c_uint8 * 3).from_address(addresses[5])) == b"\x01\x02\x03"
+
+
+@pytest.mark.parametrize(
+    "wrong", [1.5, None, True, "x", torch.zeros(1)], ids=["float", "None", "bool", "str", "tensor"]
+)
+def test_an_argument_of_unknown_width_is_refused(wrong: object) -> None:
+    with pytest.raises(TypeError, match=r"argument 1: got .*, needs a ctypes object or a pointer as an int"):
+        fatbin.marshal([0, wrong])
+
+
+def test_a_driver_error_is_named() -> None:
+    failed = types.SimpleNamespace(value=98, name="CUDA_ERROR_INVALID_HANDLE")
+    with pytest.raises(RuntimeError, match="launching k: CUDA_ERROR_INVALID_HANDLE"):
+        fatbin._value((failed,), "launching k")
+    fine = types.SimpleNamespace(value=0, name="CUDA_SUCCESS")
+    assert fatbin._value((fine,), "x") is None and fatbin._value((fine, 3), "x") == 3
+
+
+def test_a_kernel_that_was_not_compiled_in_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cuda.bindings import driver
+
+    missing = (driver.CUresult.CUDA_ERROR_NOT_FOUND, None)
+    monkeypatch.setattr(driver, "cuLibraryGetKernel", lambda library, name: missing)
+    library = object.__new__(fatbin.Fatbin)
+    library.name, library._library, library._functions = "xqa_mask", None, {}
+    with pytest.raises(ValueError, match=r"xqa_mask\.fatbin: has no kernel xqa_mask_ring"):
+        library._function("xqa_mask_ring")
+
+
+def test_a_module_without_a_fatbin_names_the_way_to_one() -> None:
+    with pytest.raises(FileNotFoundError, match=r"_lib\.fatbin is not installed: put nvcc on PATH"):
+        fatbin.read("_lib")

@@ -14,6 +14,7 @@ from sm120.kernels._lib.host_library import HostLibrary, Mutation
 from sm120.kernels.mrope import op, reference
 
 KERNEL = Path(__file__).resolve().parents[1]
+NO_YARN = reference.Yarn()
 SOURCE = KERNEL / "tests" / "mrope_host.cpp"
 
 
@@ -78,7 +79,7 @@ class Case:
         num_kv_heads: int = 2,
         positions: torch.Tensor | None = None,
         position_dtype: torch.dtype = torch.int64,
-        yarn: reference.Yarn = reference.Yarn(),
+        yarn: reference.Yarn = NO_YARN,
         seed: int = 0,
     ) -> None:
         scalar, self.table_kind, d, r, a, pairing, weights, store = _tokens(variant)

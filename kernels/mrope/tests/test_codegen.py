@@ -1,4 +1,4 @@
-"""Every variant compiled for sm_120a: resources, budgets, access widths, and a static comparison with upstream's kernel."""
+"""Every variant compiled for sm_120a: resources, budgets, access widths; a static comparison with upstream's kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shipped kernel, compiled for the CPU: equal to the reference, with the properties of the maths, under any schedule."""
+"""The shipped kernel, compiled for the CPU: equal to the reference, with the maths' properties, under any schedule."""
 
 from __future__ import annotations
 
@@ -290,31 +290,93 @@ def nan_kept(built: HostLibrary) -> None:
 
 AXES = "    return axis ? spatial : positions.row[0];"
 MUTATIONS = [
-    (partial, Mutation("temporal row for every pair", CORE, AXES, "    (void)spatial; (void)axis; return positions.row[0];")),
-    (partial, Mutation("height and width exchanged", CORE, "axis & 2 ? positions.row[2] : positions.row[1]",
-                       "axis & 2 ? positions.row[1] : positions.row[2]")),
+    (
+        partial,
+        Mutation("temporal row for every pair", CORE, AXES, "    (void)spatial; (void)axis; return positions.row[0];"),
+    ),
+    (
+        partial,
+        Mutation(
+            "height and width exchanged",
+            CORE,
+            "axis & 2 ? positions.row[2] : positions.row[1]",
+            "axis & 2 ? positions.row[1] : positions.row[2]",
+        ),
+    ),
     (strided, Mutation("rows of positions taken as packed", CORE, "axis * p.position_stride", "axis * p.num_tokens")),
-    (int32, Mutation("int32 positions read as int64", CORE, "p.positions_are_int64 ? static_cast<const int64_t*>",
-                     "p.num_tokens != 0 ? static_cast<const int64_t*>")),
-    (outside, Mutation("one row past the cache allowed", CORE,
-                       "static_cast<uint64_t>(position) >= static_cast<uint64_t>(p.position_limit)",
-                       "static_cast<uint64_t>(position) > static_cast<uint64_t>(p.position_limit)")),
-    (far, Mutation("angles of 32 bits", CORE, "(position * two[i / 2].step[i % 2].turns) >> 32",
-                   "position * (two[i / 2].step[i % 2].turns >> 32)")),
+    (
+        int32,
+        Mutation(
+            "int32 positions read as int64",
+            CORE,
+            "p.positions_are_int64 ? static_cast<const int64_t*>",
+            "p.num_tokens != 0 ? static_cast<const int64_t*>",
+        ),
+    ),
+    (
+        outside,
+        Mutation(
+            "one row past the cache allowed",
+            CORE,
+            "static_cast<uint64_t>(position) >= static_cast<uint64_t>(p.position_limit)",
+            "static_cast<uint64_t>(position) > static_cast<uint64_t>(p.position_limit)",
+        ),
+    ),
+    (
+        far,
+        Mutation(
+            "angles of 32 bits",
+            CORE,
+            "(position * two[i / 2].step[i % 2].turns) >> 32",
+            "position * (two[i / 2].step[i % 2].turns >> 32)",
+        ),
+    ),
     (yarn, Mutation("attention factor forgotten", CORE, "? scale * p.attention_factor : scale", "? scale : scale")),
     (partial, Mutation("sum over half of the lanes", CORE, "distance = kLanes / 2;", "distance = kLanes / 4;")),
-    (gptj, Mutation("turned backwards", CORE, "first = multiply_add(a, cos, -(b * sin));",
-                    "first = multiply_add(a, cos, b * sin);")),
-    (gptj, Mutation("second chunk's pairs numbered like the first's", CORE,
-                    "quad_cos_sin<Table, kRotaryDim>(p, positions, second / 2, cos, sin)",
-                    "quad_cos_sin<Table, kRotaryDim>(p, positions, first / 2, cos, sin)")),
+    (
+        gptj,
+        Mutation(
+            "turned backwards",
+            CORE,
+            "first = multiply_add(a, cos, -(b * sin));",
+            "first = multiply_add(a, cos, b * sin);",
+        ),
+    ),
+    (
+        gptj,
+        Mutation(
+            "second chunk's pairs numbered like the first's",
+            CORE,
+            "quad_cos_sin<Table, kRotaryDim>(p, positions, second / 2, cos, sin)",
+            "quad_cos_sin<Table, kRotaryDim>(p, positions, first / 2, cos, sin)",
+        ),
+    ),
     (partial, Mutation("Gemma weights taken as plain", CORE, "kGemma ? w.y + 1.0f : w.y", "kGemma ? w.y : w.y")),
-    (partial, Mutation("weights of Q and K exchanged", CORE, "is_q ? p.q_weight : p.k_weight", "is_q ? p.k_weight : p.q_weight")),
-    (partial, Mutation("negative slot stored", CORE, "is_q ? -1 : p.slots[token]",
-                       "is_q ? -1 : (p.slots[token] < 0 ? 0 : p.slots[token])")),
-    (nan_kept, Mutation("clamp by fmin and fmax", CORE, "x > 448.0f ? 448.0f : (x < -448.0f ? -448.0f : x)",
-                        "::fminf(::fmaxf(x, -448.0f), 448.0f)")),
-]  # fmt: skip
+    (
+        partial,
+        Mutation(
+            "weights of Q and K exchanged", CORE, "is_q ? p.q_weight : p.k_weight", "is_q ? p.k_weight : p.q_weight"
+        ),
+    ),
+    (
+        partial,
+        Mutation(
+            "negative slot stored",
+            CORE,
+            "is_q ? -1 : p.slots[token]",
+            "is_q ? -1 : (p.slots[token] < 0 ? 0 : p.slots[token])",
+        ),
+    ),
+    (
+        nan_kept,
+        Mutation(
+            "clamp by fmin and fmax",
+            CORE,
+            "x > 448.0f ? 448.0f : (x < -448.0f ? -448.0f : x)",
+            "::fminf(::fmaxf(x, -448.0f), 448.0f)",
+        ),
+    ),
+]
 
 
 def test_the_checks_of_the_twins_pass_on_the_kernel_itself() -> None:

@@ -151,7 +151,7 @@ def test_other_wrong_maps() -> None:
 def test_wrong_frequencies() -> None:
     with pytest.raises(ValueError, match="rotary_dim: got 3"):
         phase_steps(3, 1e4)
-    with pytest.raises(ValueError, match="base: got 1.0"):
+    with pytest.raises(ValueError, match=r"base: got 1\.0"):
         phase_steps(64, 1.0)
     with pytest.raises(ValueError, match="factor: got nan"):
         phase_steps(64, 1e4, factor=float("nan"))

@@ -53,15 +53,21 @@ REFUSED = {
     "qkv column stride": ({"qkv": torch.zeros(6, 2048).bfloat16()[:, ::2]}, "qkv must have unit column stride, got 2"),
     "qkv row stride": ({"qkv": torch.zeros(6, 1028).bfloat16()[:, :1024]}, "row stride is 1028"),
     "weight dtype": ({"q_weight": torch.ones(128)}, "q_weight has dtype float32, it must be that of qkv"),
-    "weight shape": ({"k_weight": torch.ones(64).bfloat16()}, "k_weight must be a contiguous, 16-byte aligned [head_dim]"),
+    "weight shape": (
+        {"k_weight": torch.ones(64).bfloat16()},
+        "k_weight must be a contiguous, 16-byte aligned [head_dim]",
+    ),
     "two rows": ({"positions": torch.zeros(2, 6).long()}, "positions must be [num_tokens] or [3, num_tokens]"),
     "flattened rows": ({"positions": torch.zeros(18).long()}, "positions must be [num_tokens] or [3, num_tokens]"),
-    "position stride": ({"positions": torch.zeros(3, 12).long()[:, ::2]}, "positions must have unit column stride, got 2"),
+    "position stride": (
+        {"positions": torch.zeros(3, 12).long()[:, ::2]},
+        "positions must have unit column stride, got 2",
+    ),
     "position dtype": ({"positions": torch.zeros(3, 6)}, "positions must be int32 or int64, got float32"),
     "cache dtype": ({"cos_sin_cache": torch.zeros(9, 128).half()}, "cos_sin_cache must be float32 or of qkv's dtype"),
     "cache width": ({"cos_sin_cache": torch.zeros(9, 64)}, "cos_sin_cache must be a contiguous, 16-byte aligned"),
     "host memory": ({}, "qkv must be a CUDA tensor"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("change", "says"), REFUSED.values(), ids=REFUSED)
@@ -96,7 +102,7 @@ def test_other_shapes_compile_without_spills(tmp_path: Path, head_dim: int, rota
     source = tmp_path / "other.cu"
     source.write_text(WRAPPER.replace("128, 128, true", f"{head_dim}, {rotary_dim}, {neox}"))
     ffi = Path(__import__("tvm_ffi").__file__).parent
-    root = upstream.sglang_root() / "kernels/jit/include"
+    root = upstream.package_root("sglang") / "kernels/jit/include"
     cubin = compilers.nvcc(
         source, include=[FOLDER, root, ffi / "include", ffi / "3rdparty/dlpack/include"],
         flags=["-std=c++20", "--expt-relaxed-constexpr", "-DSGL_CUDA_ARCH=1200"],

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import tempfile
 from pathlib import Path
 
 import pytest
 import torch
 
+from sm120.kernels._lib import mutated_module
 from sm120.kernels.qsa import op, triton_block_topk
 from sm120.kernels.qsa import reference as ref
 
@@ -119,16 +118,10 @@ def test_bad_inputs_are_named(change, message):
         ("member & ((key >> (shift + 8)) == prefix)", "member", test_more_ties_than_any_staging_buffer),
     ],
 )  # fmt: skip
-def test_a_wrong_kernel_is_rejected(monkeypatch, old, new, test):
-    source = Path(triton_block_topk.__file__).read_text()
-    assert source.count(old) == 1, f"{source.count(old)} places to mutate"
+def test_a_wrong_kernel_is_rejected(monkeypatch, tmp_path, old, new, test):
     # A wrong kernel may collect too much: leave it room to do so inside the test's own memory.
-    source = source.replace("torch.empty((rows, topk)", "torch.empty((rows + 40, topk)").replace(old, new)
-    with tempfile.NamedTemporaryFile("w", suffix=".py", delete=False) as file:
-        file.write(source)
-    spec = importlib.util.spec_from_file_location("mutated_block_topk", file.name)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(triton_block_topk, "block_topk", module.block_topk)
+    room = ("torch.empty((rows, topk)", "torch.empty((rows + 40, topk)")
+    wrong = mutated_module.load(Path(triton_block_topk.__file__), tmp_path, room, (old, new))
+    monkeypatch.setattr(triton_block_topk, "block_topk", wrong.block_topk)
     with pytest.raises(AssertionError):
         test()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import torch
 
+from sm120.kernels._lib import mutated_module
 from sm120.kernels._lib.closeness import assert_close
 from sm120.kernels.qsa import op, triton_sparse_gqa
 from sm120.kernels.qsa import reference as ref
@@ -301,22 +303,12 @@ def test_bad_inputs_are_named(change, message):
 class TestMutations:
     """A deliberately wrong kernel has to fail the test that is meant to catch it."""
 
-    def mutate(self, monkeypatch, old: str, new: str) -> None:
-        import importlib.util
-        import tempfile
-        from pathlib import Path
-
-        source = Path(triton_sparse_gqa.__file__).read_text()
-        assert source.count(old) == 1, f"{source.count(old)} places to mutate"
+    def mutate(self, monkeypatch, folder: Path, old: str, new: str) -> None:
         # A wrong kernel may read slots that were never written: they name slot 0, whose rows are NaN.
-        source = source.replace("slots = torch.empty(", "slots = torch.zeros(")
-        with tempfile.NamedTemporaryFile("w", suffix=".py", delete=False) as file:
-            file.write(source.replace(old, new))
-        spec = importlib.util.spec_from_file_location("mutated_sparse_gqa", file.name)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        zeros = ("slots = torch.empty(", "slots = torch.zeros(")
+        wrong = mutated_module.load(Path(triton_sparse_gqa.__file__), folder, zeros, (old, new))
         for name in ("select_slots", "sparse_gqa"):
-            monkeypatch.setattr(triton_sparse_gqa, name, getattr(module, name))
+            monkeypatch.setattr(triton_sparse_gqa, name, getattr(wrong, name))
 
     @pytest.mark.parametrize(
         ("old", "new", "test"),
@@ -333,7 +325,7 @@ class TestMutations:
              lambda: test_split_rows(torch.bfloat16, 3)),
         ],
     )  # fmt: skip
-    def test_is_rejected(self, monkeypatch, old, new, test):
-        self.mutate(monkeypatch, old, new)
+    def test_is_rejected(self, monkeypatch, tmp_path, old, new, test):
+        self.mutate(monkeypatch, tmp_path, old, new)
         with pytest.raises(AssertionError):
             test()

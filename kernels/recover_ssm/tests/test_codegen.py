@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from sm120.kernels._lib import compilers, machine_code, static_estimate
-from sm120.kernels._lib.device import why_no_device
 from sm120.kernels._lib.occupancy import occupancy
 from sm120.kernels.recover_ssm import bench
 
@@ -75,14 +74,6 @@ def test_recover_reads_the_state_once_and_stores_it_once_a_destination(state):
 def test_the_static_record_is_current(monkeypatch):
     monkeypatch.setattr(bench, "compile_for_device", compiled_cubin)
     static_estimate.check_golden(FOLDER / "static_roofline.json", bench.static_records())
-
-
-def test_the_bench_prints_no_number_without_a_device(capsys):
-    if why_no_device() is None:
-        pytest.skip("this machine has a device")
-    assert bench.main([]) == 1
-    assert capsys.readouterr().out == ""
-    assert bench.main(["--fast"]) == 2
 
 
 def test_a_kernel_that_reads_the_state_again_is_noticed(tmp_path, monkeypatch):

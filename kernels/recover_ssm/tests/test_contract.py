@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cases import problem
+from recover_ssm_cases import index, problem
 
 from sm120.kernels._lib import capability
 from sm120.kernels.recover_ssm import op, triton_recover
@@ -75,12 +75,12 @@ RECOVER = {
     ),
     "two-dimensional slots": (lambda p: dict(slots=p.slots[None]), "slots has shape"),
     "steps for one request": (
-        lambda p: dict(last_steps=torch.tensor([1])),
+        lambda p: dict(last_steps=index([1])),
         r"last_steps has shape \(1,\), needs \(2,\)",
     ),
     "boolean steps": (lambda p: dict(last_steps=torch.tensor([True, False])), "last_steps is torch.bool"),
     "track slots alone": (lambda p: dict(track_slots=p.slots), "go together"),
-    "rows for three requests": (lambda p: dict(window_rows=torch.tensor([0, 1, 2])), "window_rows has shape"),
+    "rows for three requests": (lambda p: dict(window_rows=index([0, 1, 2])), "window_rows has shape"),
 }  # fmt: skip
 
 
@@ -88,7 +88,7 @@ RECOVER = {
 def test_recover_refuses(case):
     change, says = RECOVER[case]
     p = problem(2, 4)
-    arguments = dict(state=p.state, window=p.window, slots=p.slots, last_steps=torch.tensor([1, 2]))
+    arguments = dict(state=p.state, window=p.window, slots=p.slots, last_steps=index([1, 2]))
     with pytest.raises(ValueError, match=says):
         triton_recover.recover_accepted(**arguments | change(p))
 
@@ -99,7 +99,7 @@ def test_an_empty_batch_is_nothing():
     out = triton_recover.verify_output_only(*empty, p.A_log, p.dt_bias, p.state[0], p.slots[:0])
     assert out.shape == (0, 4, 2, 64)
     before = p.state.clone()
-    triton_recover.recover_accepted(p.state, p.window, p.slots[:0], torch.tensor([], dtype=torch.int64))
+    triton_recover.recover_accepted(p.state, p.window, p.slots[:0], index([]))
     assert torch.equal(p.state.view(torch.uint8), before.view(torch.uint8))
 
 
@@ -109,8 +109,8 @@ def test_the_operators_do_what_the_kernels_do():
     q = problem(2, 4)
     arguments = (q.q, q.k, q.v, q.a, q.b, q.A_log, q.dt_bias, q.state[0], q.slots)
     assert torch.equal(op.verify_output_only(*arguments, q.window.layer(0)), out)
-    track = (torch.tensor([0, 2]), torch.tensor([0, -1]))
-    op.recover_accepted(q.state, q.window, q.slots, torch.tensor([1, 3]), *track)
+    track = (index([0, 2]), index([0, -1]))
+    op.recover_accepted(q.state, q.window, q.slots, index([1, 3]), *track)
     assert torch.equal(q.state.view(torch.uint8), state.view(torch.uint8))
 
 

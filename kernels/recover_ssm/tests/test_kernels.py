@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cases import Problem, mutant, problem
+from recover_ssm_cases import DEVICE, Problem, index, mutant, problem
 
 from sm120.kernels._lib.closeness import assert_close
 from sm120.kernels.recover_ssm import reference, triton_recover
@@ -145,24 +145,24 @@ def test_strided_inputs_and_rows_give_the_same_bits():
 def test_rows_of_the_window_follow_the_request_not_the_batch():
     p = problem(2, 4)
     out, state = p.verify(), p.recover([1, 3])
-    rows = torch.tensor([2, 0], dtype=torch.int32)
+    rows = index([2, 0], torch.int32)
     window = triton_recover.DraftWindow(*(torch.full_like(x, float("nan")) for x in p.window))
     arguments = (p.q, p.k, p.v, p.a, p.b, p.A_log, p.dt_bias, p.state[0], p.slots)
     assert torch.equal(triton_recover.verify_output_only(*arguments, window=window.layer(0), window_rows=rows), out)
     assert torch.isnan(window.v[0, 1]).all(), "a row that no request has was written"
     again = p.state.clone()
-    triton_recover.recover_accepted(again, window, p.slots, torch.tensor([1, 3]), window_rows=rows)
+    triton_recover.recover_accepted(again, window, p.slots, index([1, 3]), window_rows=rows)
     assert torch.equal(again.view(torch.uint8), state.view(torch.uint8))
 
 
 def test_a_row_outside_the_window_is_not_kept_and_not_recovered():
     p = problem(2, 4)
-    rows = torch.tensor([-1, 3])
+    rows = index([-1, 3])
     arguments = (p.q, p.k, p.v, p.a, p.b, p.A_log, p.dt_bias, p.state[0], p.slots)
     check_outputs(p, triton_recover.verify_output_only(*arguments, window=p.window.layer(0), window_rows=rows))
     assert all(torch.isnan(x).all() for x in p.window)
     state = p.state.clone()
-    triton_recover.recover_accepted(state, p.window, p.slots, torch.tensor([3, 3]), window_rows=rows)
+    triton_recover.recover_accepted(state, p.window, p.slots, index([3, 3]), window_rows=rows)
     check_states(p, state, [-1, -1])
 
 
@@ -170,10 +170,10 @@ def test_slots_of_a_pool_shared_by_layers_may_have_any_pitch():
     p = problem(2, 4)
     p.verify()
     want = p.recover([0, 2])
-    wide = torch.full((1, p.state.shape[1], 3, *p.state.shape[2:]), 7.0)
+    wide = torch.full((1, p.state.shape[1], 3, *p.state.shape[2:]), 7.0, device=DEVICE)
     wide[:, :, 1] = p.state
     state = wide[:, :, 1]
-    triton_recover.recover_accepted(state, p.window, p.slots, torch.tensor([0, 2]))
+    triton_recover.recover_accepted(state, p.window, p.slots, index([0, 2]))
     assert torch.equal(state.contiguous().view(torch.uint8), want.view(torch.uint8))
     assert (wide[:, :, 0] == 7).all() and (wide[:, :, 2] == 7).all()
 
@@ -184,7 +184,7 @@ def test_layers_are_recovered_in_one_launch():
         p.verify()
     state = torch.cat([first.state, second.state])
     window = triton_recover.DraftWindow(*(torch.cat(x) for x in zip(first.window, second.window, strict=True)))
-    triton_recover.recover_accepted(state, window, first.slots, torch.tensor([3, 0]))
+    triton_recover.recover_accepted(state, window, first.slots, index([3, 0]))
     for layer, p in enumerate((first, second)):
         check_states(p, state[layer : layer + 1], [3, 0])
 

@@ -1,4 +1,4 @@
-"""The shipped kernels and their launcher compiled for sm_120a: resources, budgets, and the host-side checks."""
+"""The shipped kernels compiled for sm_120a: resources, budgets and the committed static record."""
 
 from __future__ import annotations
 

@@ -152,3 +152,14 @@ def test_fsync_policy(tmp_path, monkeypatch):
     assert sum(".staging" in path for path in synced) == 6, "data must be flushed before the rename"
     with pytest.raises(ValueError, match="fsync_writes"):
         storage(tmp_path, monkeypatch, fsync_writes="yes")
+
+
+@pytest.mark.parametrize("spelling", ["{}/", "{}//", "{}/x/.."])
+def test_any_spelling_of_the_folder(tmp_path, monkeypatch, spelling):
+    (tmp_path / "x").mkdir()
+    pool = kv_pool(3)
+    store = storage(spelling.format(tmp_path), monkeypatch, kv=pool)
+    assert store.batch_set_v1(KEYS, kv_indices(KEYS)) == [True] * 3
+    assert len(stored_files(tmp_path)) == 6
+    store.close()
+    assert not list((tmp_path / ".staging").iterdir())

@@ -1,6 +1,5 @@
 """Seeded problems for the kernel tests, and the float64 answer for each of their requests."""
 
-import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -8,10 +7,16 @@ from types import ModuleType
 import numpy as np
 import torch
 
-from sm120.kernels._lib import poison
+from sm120.kernels._lib import mutated_module, poison
+from sm120.kernels._lib.device import why_no_device
 from sm120.kernels.recover_ssm import reference, triton_recover
 
-HERE = Path(triton_recover.__file__).parent
+# the interpreter where there is no SM120 device, the device itself where there is one: same problems, same oracle
+DEVICE = "cpu" if why_no_device() else "cuda"
+
+
+def index(values: list[int], dtype: torch.dtype = torch.int64) -> torch.Tensor:
+    return torch.tensor(values, dtype=dtype, device=DEVICE)
 
 
 @dataclass
@@ -39,13 +44,13 @@ class Problem:
         state = self.state.clone()
         window = kernels.DraftWindow(*self.window)
         kernels.recover_accepted(
-            state, window, self.slots, torch.tensor(last_steps), **{n: torch.tensor(x) for n, x in track.items()}
+            state, window, self.slots, index(last_steps), **{n: index(x) for n, x in track.items()}
         )
         return state
 
     def answer(self, request: int) -> tuple[torch.Tensor, torch.Tensor]:
         """float64 outputs [T, HV, V] and states after every token [T, HV, V, K] of one request."""
-        exact = lambda x: x.double().numpy()  # noqa: E731
+        exact = lambda x: x.double().cpu().numpy()  # noqa: E731
         inputs = (exact(x[request]) for x in (self.q, self.k, self.v, self.a, self.b))
         w = reference.window(*inputs, exact(self.A_log), exact(self.dt_bias))
         outputs, states = reference.recurrence(exact(self.state[0, self.slots[request]]), w)
@@ -67,16 +72,16 @@ def problem(
 ) -> Problem:
     """Slots are handed out backwards with gaps; every slot, row and column that nobody owns is NaN."""
     rng = np.random.default_rng(seed)
-    normal = lambda *shape: torch.from_numpy(rng.standard_normal(shape)).float()  # noqa: E731
-    slots = torch.arange(2 * B - 1, 0, -2, dtype=torch.int32)
-    state = poison.unwritten((1, 2 * B + 1, HV, V, K), state_dtype)
+    normal = lambda *shape: torch.from_numpy(rng.standard_normal(shape)).float().to(DEVICE)  # noqa: E731
+    slots = torch.arange(2 * B - 1, 0, -2, dtype=torch.int32, device=DEVICE)
+    state = poison.unwritten((1, 2 * B + 1, HV, V, K), state_dtype, DEVICE)
     state[0, slots.long()] = normal(B, HV, V, K).to(state_dtype)
     depth = depth or T
     window = triton_recover.DraftWindow(
-        k=poison.unwritten((1, B + 1, depth, H, K), dtype),
-        v=poison.unwritten((1, B + 1, depth, HV, V), dtype),
-        g=poison.unwritten((1, B + 1, depth, HV), torch.float32),
-        beta=poison.unwritten((1, B + 1, depth, HV), torch.float32),
+        k=poison.unwritten((1, B + 1, depth, H, K), dtype, DEVICE),
+        v=poison.unwritten((1, B + 1, depth, HV, V), dtype, DEVICE),
+        g=poison.unwritten((1, B + 1, depth, HV), torch.float32, DEVICE),
+        beta=poison.unwritten((1, B + 1, depth, HV), torch.float32, DEVICE),
     )
     return Problem(
         q=normal(B, T, H, K).to(dtype),
@@ -94,14 +99,4 @@ def problem(
 
 def mutant(folder: Path, *edits: tuple[str, str]) -> ModuleType:
     """The shipped kernel file with each (old, new) applied exactly once, imported as a module of its own."""
-    text = (HERE / "triton_recover.py").read_text()
-    for old, new in edits:
-        if text.count(old) != 1:
-            raise ValueError(f"mutant: {old!r} occurs {text.count(old)} times in triton_recover.py, needs once")
-        text = text.replace(old, new)
-    path = folder / "mutant.py"
-    path.write_text(text)
-    spec = importlib.util.spec_from_file_location(f"mutant_{abs(hash(edits))}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return mutated_module.load(Path(triton_recover.__file__), folder, *edits)

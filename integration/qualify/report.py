@@ -90,7 +90,7 @@ def _decode(axes: Any, result: Result) -> bool:
     kinds = ("decode per stream", "decode makespan")
     drawn = False
     for offset, kind in enumerate(kinds):
-        found = _of(result, kind)
+        found = sorted(_of(result, kind), key=lambda one: (one.concurrency or 0, one.context_tokens or 0))
         labels = [f"C{one.concurrency}\n{one.context_tokens or 0:,}" for one in found]
         places = [index + 0.4 * offset for index in range(len(found))]
         axes.bar(places, [one.value for one in found], width=0.38, label=kind)

@@ -16,6 +16,7 @@ from sm120.integration.bench import app as bench_app
 from sm120.integration.checkout import find_checkout
 from sm120.integration.namespace.cli import app as namespace_app
 from sm120.integration.nixl_check.cli import app as nixl_check_app
+from sm120.integration.operate_cli import register as register_operate
 from sm120.integration.persistence.cli import faults_command, prove_persistence_command
 from sm120.integration.prove.cli import prove_command
 from sm120.integration.refusal import Refusal
@@ -30,6 +31,7 @@ app.command("prove-persistence")(prove_persistence_command)
 app.command("faults")(faults_command)
 app.add_typer(namespace_app, name="namespace")
 app.add_typer(nixl_check_app, name="nixl-check")
+register_operate(app)
 register_upstream(app)
 console = Console(highlight=False)
 

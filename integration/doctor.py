@@ -50,15 +50,15 @@ def _machine(checkout: Checkout, found: Diagnosis) -> None:
     found.machine.append(("python", platform.python_version()))
     found.machine.append(("free disk", f"{free_bytes(checkout.build) / 2**30:.0f} GiB"))
     found.machine.append(("memory", _memory()))
-    gpus = _gpus()
-    if gpus is None:
+    found_gpus = gpus()
+    if found_gpus is None:
         found.machine.append(("NVIDIA driver", "none (a normal state: everything but speed and CUDA code runs)"))
         found.missing.append("an NVIDIA driver and a GPU of compute capability exactly 12.0")
     else:
-        for name, capability, driver, memory in gpus:
+        for name, capability, driver, memory in found_gpus:
             found.machine.append(("GPU", f"{name}, compute capability {capability}, {memory}, driver {driver}"))
-        if not any(capability == SM120 for _, capability, _, _ in gpus):
-            have = ", ".join(capability for _, capability, _, _ in gpus)
+        if not any(capability == SM120 for _, capability, _, _ in found_gpus):
+            have = ", ".join(capability for _, capability, _, _ in found_gpus)
             found.missing.append(f"a GPU of compute capability exactly {SM120}; here: {have}")
     nvcc = shutil.which("nvcc") or _existing(Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin" / "nvcc")
     if nvcc:
@@ -132,7 +132,8 @@ def _record_drift(installed: Path, wheel: str, exclude: set[str]) -> list[str]:
     return bad
 
 
-def _gpus() -> list[list[str]] | None:
+def gpus() -> list[list[str]] | None:
+    """Rows of name, capability, driver and memory of every GPU; None where no driver answers."""
     tool = shutil.which("nvidia-smi")
     if not tool:
         return None

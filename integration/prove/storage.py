@@ -53,10 +53,11 @@ def probe(folder: Path) -> Storage:
     """Find out what `folder`, created if need be, can do."""
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    return Storage(folder, io_uring=_has_io_uring(), direct=_has_direct_io(folder))
+    return Storage(folder, io_uring=has_io_uring(), direct=_has_direct_io(folder))
 
 
-def _has_io_uring() -> bool:
+def has_io_uring() -> bool:
+    """Whether the kernel lets this process set up a ring."""
     parameters = ctypes.create_string_buffer(256)
     ring = ctypes.CDLL(None, use_errno=True).syscall(_SYS_IO_URING_SETUP, 1, parameters)
     if ring < 0:

@@ -1,0 +1,1 @@
+"""A small live page over the server's own Prometheus endpoint."""

@@ -1,0 +1,150 @@
+"""`sm120 plan`: from a GPU's memory to pools and tokens, with the runtime's own order of subtraction."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sm120.integration.planner import HybridModel, Pool, ServerSettings, SlotReport, plan, slot_report
+from sm120.integration.planner.pools import kv_bytes_per_token
+from sm120.integration.planner.settings import ITEMSIZE
+from sm120.integration.refusal import Refusal
+
+from .profile import Profile
+
+GIB = 1 << 30
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": GIB}
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What fits. `budget` is what is left for states and tokens; `left` what a whole page more would not fit into."""
+
+    budget: int
+    tokens: int
+    bytes_per_token: int
+    pools: list[Pool]
+    slots: SlotReport
+    host_tokens: int
+    left: int
+
+
+def parse_bytes(text: str) -> int:
+    """'96GiB', '97887 MiB', '1.5e9': bytes. Raises Refusal `plan-size` for anything else, and for what is not > 0."""
+    match = re.fullmatch(r"\s*([0-9.]+(?:[eE][0-9]+)?)\s*([A-Za-z]*)\s*", text)
+    unit = match[2].upper() if match else ""
+    try:
+        value = float(match[1]) * UNITS[unit] if match else 0.0
+    except (KeyError, ValueError):
+        value = 0.0
+    if not value >= 1:
+        raise Refusal("plan-size", f"{text!r} is no size", fix="a number with GiB, GB, MiB or MB, such as 96GiB")
+    return int(value)
+
+
+def geometry(profile: Profile, config: Mapping[str, Any] | None = None) -> HybridModel:
+    """The model of `config` (a decoded config.json), else of the profile's own table.
+
+    Raises:
+        Refusal: `plan-model` when there is neither or the planner does not know it.
+    """
+    source = config or profile.planner.model
+    if not source:
+        raise Refusal("plan-model", f"profile {profile.name} has no geometry of a hybrid", fix="--model config.json")
+    try:
+        return HybridModel.from_config(source)
+    except (ValueError, TypeError) as error:
+        raise Refusal("plan-model", str(error)) from None
+
+
+def settings_of(profile: Profile, *, kv_tokens: int) -> ServerSettings:
+    """The profile's settings in the planner's words. Raises Refusal `plan-settings` for what it does not know."""
+    get = profile.argument
+    kinds = {"auto": "bfloat16", "bf16": "bfloat16"}
+    kv = str(get("kv-cache-dtype", "auto"))
+    try:
+        return ServerSettings(
+            max_running=int(get("max-running-requests", 1)),
+            mamba_slots=int(get("max-mamba-cache-size", 1)),
+            kv_tokens=kv_tokens,
+            page_size=int(get("page-size", 1)),
+            draft_tokens=int(get("speculative-num-draft-tokens", 0)) if get("speculative-algorithm") else 0,
+            cache_mode=str(get("gdn-mtp-cache-mode", "full")),
+            kv_dtype=kinds.get(kv, kv),
+            state_dtype=str(get("mamba-ssm-dtype", "float32")),
+            draft_kv_layers=profile.planner.draft_kv_layers,
+            draft_kv_heads=profile.planner.draft_kv_heads,
+            draft_head_dim=profile.planner.draft_head_dim,
+        )
+    except (ValueError, TypeError) as error:
+        raise Refusal("plan-settings", str(error)) from None
+
+
+def token_bytes(model: HybridModel, settings: ServerSettings) -> int:
+    """Bytes of one cached token with its draft's share."""
+    draft = 2 * settings.draft_kv_layers * settings.draft_kv_heads * settings.draft_head_dim
+    return kv_bytes_per_token(model, settings) + draft * ITEMSIZE[settings.kv_dtype]
+
+
+def budget_of(model: HybridModel, settings: ServerSettings) -> int:
+    """Bytes that `settings.kv_tokens` take together with everything that is allocated beside them."""
+    return sum(pool.bytes for pool in plan(model, settings))
+
+
+def budget_left(gpu_bytes: int, weights: int, static_fraction: float, other: int = 0) -> int:
+    """What SGLang leaves for pools: free memory after the weights, less the part that is not static.
+
+    Raises:
+        Refusal: `plan-settings` for a fraction outside (0, 1]; `plan-memory` when nothing is left.
+    """
+    if not 0 < static_fraction <= 1:
+        raise Refusal("plan-settings", f"static fraction is {static_fraction}, must be in (0, 1]")
+    left = int(gpu_bytes * static_fraction) - weights - other
+    if left <= 0:
+        raise Refusal(
+            "plan-memory",
+            f"{gpu_bytes / GIB:.2f} GiB x {static_fraction} - {weights / GIB:.2f} GiB of weights - "
+            f"{other / GIB:.2f} GiB leaves nothing",
+        )
+    return left
+
+
+def capacity(profile: Profile, budget: int, config: Mapping[str, Any] | None = None) -> Capacity:
+    """How many tokens, in whole pages, fit into `budget` bytes beside the states.
+
+    Raises:
+        Refusal: `plan-memory` when not even one page fits.
+    """
+    model = geometry(profile, config)
+    one = settings_of(profile, kv_tokens=1)
+    page, each = one.page_size, token_bytes(model, one)
+    # Pools are linear in tokens; `fixed` is what stays when there are none, padding page included.
+    fixed = budget_of(model, one) - each
+    tokens = (budget - fixed) // each // page * page
+    if tokens < page:
+        raise Refusal(
+            "plan-memory", f"{fixed / GIB:.2f} GiB of states and scratch do not fit into {budget / GIB:.2f} GiB"
+        )
+    settings = settings_of(profile, kv_tokens=tokens)
+    pools = plan(model, settings)
+    extra = str(profile.argument("mamba-radix-cache-strategy", "")).startswith("extra_buffer")
+    host = int(profile.argument("hicache-size", 0)) * 10**9 // each // page * page
+    left = budget - sum(pool.bytes for pool in pools)
+    slots = slot_report(settings.mamba_slots, extra_buffer=extra)
+    return Capacity(budget, tokens, each, pools, slots, host, left)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """A decoded config.json. Raises Refusal `plan-model` naming the file."""
+    file = path / "config.json" if path.is_dir() else path
+    try:
+        config = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise Refusal("plan-model", f"not a readable config.json: {error}", path=file) from None
+    if not isinstance(config, dict):
+        raise Refusal("plan-model", "not a JSON object", path=file)
+    return config

@@ -1,0 +1,85 @@
+"""`sm120 qualify`."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from sm120.integration.checkout import find_checkout
+from sm120.integration.profiles import load_profile
+from sm120.integration.refusal import Refusal
+from sm120.integration.results.compare import describe
+from sm120.integration.results.record import Conditions
+
+from .endpoint import Endpoint
+from .report import write_report
+from .run import PLANS, device, qualify
+
+console = Console(highlight=False)
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command to the main command line."""
+    app.command("qualify")(qualify_command)
+
+
+def qualify_command(
+    plan: Annotated[str, typer.Argument(help="quick or full")] = "quick",
+    url: Annotated[str, typer.Option(help="an OpenAI-compatible endpoint")] = "http://127.0.0.1:30000",
+    profile: Annotated[str | None, typer.Option(help="the profile it was started with")] = None,
+    folder: Annotated[Path, typer.Option(help="where runs are kept")] = Path("build/qualify"),
+    name: Annotated[str | None, typer.Option(help="name of this run; it seeds the texts")] = None,
+) -> None:
+    """Measure a served model; keep requests, answers, timing, device and a report with plots."""
+    if plan not in PLANS:
+        raise Refusal("qualify-plan", f"no plan {plan!r}", fix=f"one of {', '.join(PLANS)}")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise Refusal(
+            "report-matplotlib", "plots need matplotlib", fix="pip install '.[report]' in the tool's environment"
+        )
+    name = name or f"{profile or 'endpoint'}-{plan}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+    run = folder / name
+    if run.exists():
+        raise Refusal("qualify-exists", "a run has that name", path=run, fix="another --name")
+    used = load_profile(profile) if profile else None
+    run.mkdir(parents=True)
+    endpoint = Endpoint(url, run / "requests.jsonl")
+    here = device()
+    conditions = Conditions(
+        device=here["device"],
+        power_limit_w=here["power_limit_w"],
+        model=endpoint.model,
+        weights=str(used.argument("quantization", used.argument("dtype", "auto"))) if used else None,
+        speculation=str(used.argument("speculative-algorithm", "none")) if used else None,
+        runtime=_runtime(find_checkout().runtime) if used else None,
+        profile=profile,
+        sampling="greedy",
+        note="through the proof layer: it shows that the parts run, not how fast" if used and used.on_cpu else "",
+    )
+    runtime = find_checkout().runtime if used else None
+
+    def say(line: str) -> None:
+        console.print(f"[dim]{escape(line)}[/dim]")
+
+    result = qualify(endpoint, PLANS[plan], run, name=name, conditions=conditions, runtime=runtime, say=say)
+    table = Table("what", "request", "value", "why not, or note")
+    for one in result.measurements:
+        value = "" if one.value is None else f"{one.value:,.3f} {one.unit}"
+        table.add_row(*map(escape, (one.kind, describe(one), value, one.refused or one.note)))
+    console.print(table)
+    console.print(f"report: {write_report(result, run)}")
+
+
+def _runtime(folder: Path) -> str | None:
+    try:
+        return str(json.loads((folder / "runtime.json").read_text())["identity"])[:12]
+    except (OSError, ValueError, KeyError):
+        return None

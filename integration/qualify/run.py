@@ -1,0 +1,213 @@
+"""`sm120 qualify`: run the plan, keep everything that went over the wire, write one result."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sm120.integration.doctor import gpus
+from sm120.integration.results.record import UNITS, Conditions, Measurement, Result
+
+from .cases import Needle, ToolScore, measure_needles, measure_tools
+from .decode import Decode, measure_decode
+from .endpoint import Endpoint, NotAnswered
+from .prefill import Timing, measure_prefill, measure_restore, measure_restores
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Sizes in characters of text: how many tokens they are, the endpoint says."""
+
+    prefill: tuple[int, ...]
+    restore: int
+    decode_context: int
+    decode_tokens: int
+    concurrency: tuple[int, ...]
+    needles: tuple[int, ...]
+    depths: tuple[float, ...]
+    repeats: int
+
+
+# About 4.5 characters a token with a large vocabulary, one with bytes: `quick` fits a context of 8,192 either way.
+PLANS = {
+    "quick": Plan((1500, 4000), 3000, 600, 48, (1, 4), (1500, 5000), (0.1, 0.9), 3),
+    "full": Plan((18_000, 295_000, 2_200_000), 2_200_000, 9_000, 512, (1, 4), (295_000, 2_200_000), (0.1, 0.5, 0.9), 3),
+}
+
+
+def qualify(
+    endpoint: Endpoint,
+    plan: Plan,
+    folder: Path,
+    *,
+    name: str,
+    conditions: Conditions,
+    runtime: Path | None = None,
+    say: Callable[[str], None] = print,
+) -> Result:
+    """Measure `endpoint` and write result.json, device.json and runtime.json into `folder`.
+
+    A measurement that fails is in the result with its reason and no number. `name` seeds the texts, so that no run
+    meets the cache of another.
+    """
+    (folder / "device.json").write_text(json.dumps(device(), indent=1) + "\n")
+    if runtime is not None and (runtime / "runtime.json").is_file():
+        shutil.copyfile(runtime / "runtime.json", folder / "runtime.json")
+    measurements: list[Measurement] = []
+    # The first request of a server pays for what it does once; it is sent and not measured.
+    try:
+        endpoint.complete(f"warm up {name}", 4)
+    except NotAnswered as error:
+        say(f"warm-up: {error}")
+    for size in plan.prefill:
+        say(f"prefill, {size:,} characters")
+        measure = partial(measure_prefill, endpoint, size, seed=f"{name} {size}", repeats=plan.repeats)
+        measurements += _timed(("cold prefill", "radix reuse"), measure)
+    say("storage restore")
+    measurements += _timed(("storage restore",), lambda: [measure_restore(endpoint, plan.restore, seed=name)])
+    streams = max(plan.concurrency)
+    say(f"concurrent storage restore, {streams} at once")
+    together = partial(measure_restores, endpoint, streams, plan.restore // streams, seed=f"{name} C{streams}")
+    measurements += [
+        one.model_copy(update={"concurrency": streams})
+        for one in _timed(("concurrent storage restore",), lambda: [together()])
+    ]
+    for concurrency in plan.concurrency:
+        say(f"decode, C{concurrency}")
+        measured = measure_decode(
+            endpoint,
+            concurrency,
+            seed=f"{name} C{concurrency}",
+            characters=plan.decode_context,
+            tokens=plan.decode_tokens,
+        )
+        measurements += of_decode(measured)
+    for size in plan.needles:
+        say(f"needles, {size:,} characters")
+        measurements.append(of_needles(measure_needles(endpoint, size, seed=f"{name} {size}", depths=plan.depths)))
+    say("tool calls")
+    measurements += of_tools(measure_tools(endpoint))
+    result = Result(
+        schema="sm120-result-1",
+        id=re.sub(r"[^a-z0-9.-]+", "-", name.lower()).strip("-."),
+        source="measured here",
+        date=time.strftime("%Y-%m-%d", time.gmtime()),
+        conditions=conditions,
+        measurements=measurements,
+    )
+    (folder / "result.json").write_text(result.as_json())
+    return result
+
+
+def _timed(kinds: tuple[str, ...], measure: Callable[[], list[Timing]]) -> list[Measurement]:
+    try:
+        return [of_timing(timing) for timing in measure()]
+    except NotAnswered as error:
+        return [_refused(kind, str(error)) for kind in kinds]
+
+
+def _refused(kind: str, reason: str, **rest: Any) -> Measurement:
+    return Measurement(kind=kind, value=None, unit=UNITS[kind], refused=reason, **rest)  # type: ignore[arg-type]
+
+
+def of_timing(timing: Timing) -> Measurement:
+    """Cold prefill carries a rate; reuse and restore carry seconds, and a refusal carries neither."""
+    if timing.refused:
+        return _refused(timing.kind, timing.refused, context_tokens=timing.tokens)
+    seconds = sorted(timing.seconds)
+    if timing.kind == "cold prefill":
+        assert timing.tokens is not None
+        values = [round(timing.tokens / each, 3) for each in timing.seconds]
+        return Measurement(
+            kind="cold prefill", value=timing.rate, unit="tok/s", context_tokens=timing.tokens, values=values
+        )
+    if timing.kind == "concurrent storage restore":
+        note = f"in {seconds[-1]:.3f} s from the first send to the last first token"
+        return Measurement(kind="concurrent storage restore", value=timing.tokens, unit="tokens", note=note)
+    restored = timing.tokens if timing.kind == "storage restore" else None
+    return Measurement(
+        kind=timing.kind,  # type: ignore[arg-type]
+        value=seconds[len(seconds) // 2],
+        unit="s",
+        context_tokens=timing.tokens,
+        restored_tokens=restored,
+        values=timing.seconds,
+    )
+
+
+def of_decode(decode: Decode) -> list[Measurement]:
+    """Both ways to count, each under its own name."""
+    rest: dict[str, Any] = {
+        "concurrency": decode.concurrency,
+        "context_tokens": decode.context,
+        "new_tokens": decode.tokens,
+    }
+    if decode.refused:
+        return [_refused(kind, decode.refused, **rest) for kind in ("decode per stream", "decode makespan")]
+    return [
+        Measurement(kind="decode per stream", value=decode.per_stream, unit="tok/s", values=decode.streams, **rest),
+        Measurement(kind="decode makespan", value=decode.makespan, unit="tok/s", **rest),
+    ]
+
+
+def of_needles(needles: list[Needle]) -> Measurement:
+    """Share of needles found; one that was not answered leaves no score at all."""
+    bad = [needle.refused for needle in needles if needle.refused]
+    tokens = [needle.tokens for needle in needles if needle.tokens is not None]
+    context = tokens[0] if tokens else None
+    if bad or not needles:
+        return _refused("needles", bad[0] or "nothing asked" if bad else "nothing asked", context_tokens=context)
+    found = sum(bool(needle.found) for needle in needles)
+    note = "; ".join(f"depth {needle.depth:g}: {'found' if needle.found else 'not found'}" for needle in needles)
+    return Measurement(kind="needles", value=found / len(needles), unit="share", context_tokens=context, note=note)
+
+
+def of_tools(scores: list[ToolScore]) -> list[Measurement]:
+    """Exact and semantic shares apart; a case that was not answered leaves no score."""
+    bad = [score.refused for score in scores if score.refused]
+    if bad or not scores:
+        reason = str(bad[0]) if bad else "nothing asked"
+        return [_refused(kind, reason) for kind in ("tool calls exact", "tool calls semantic")]
+    note = "; ".join(f"{score.case}: {'exact' if score.exact else 'semantic' if score.semantic else 'wrong'}"
+                     for score in scores)  # fmt: skip
+    count = len(scores)
+    return [
+        Measurement(kind="tool calls exact", value=sum(bool(score.exact) for score in scores) / count, unit="share",
+                    note=note),
+        Measurement(kind="tool calls semantic", value=sum(bool(score.semantic) for score in scores) / count,
+                    unit="share", note=note),
+    ]  # fmt: skip
+
+
+def device() -> dict[str, Any]:
+    """The device, its clocks and power limits as the driver tells them; the CPU where there is none."""
+    found = gpus()
+    if not found:
+        return {"device": f"CPU, {platform.processor() or platform.machine()}", "power_limit_w": None}
+    query = "power.limit,power.draw,clocks.sm,clocks.mem,temperature.gpu"
+    try:
+        line = subprocess.run(
+            ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"],
+            capture_output=True, text=True, timeout=30, check=True,
+        ).stdout.splitlines()[0]  # fmt: skip
+        values = [value.strip() for value in line.split(",")]
+        limit = float(values[0])
+    except (OSError, subprocess.SubprocessError, IndexError, ValueError):
+        return {"device": found[0][0], "capability": found[0][1], "power_limit_w": None}
+    names = query.split(",")
+    return {
+        "device": found[0][0],
+        "capability": found[0][1],
+        "driver": found[0][2],
+        "power_limit_w": limit,
+        **dict(zip(names, values, strict=True)),
+    }

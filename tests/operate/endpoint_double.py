@@ -1,0 +1,111 @@
+"""An OpenAI-compatible endpoint whose cache, report and speed a test decides. It runs no model."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+class Behaviour:
+    """`report` is honest, none, always zero, or always all; `chat` is a reply of tool calls or None for an error."""
+
+    def __init__(self) -> None:
+        self.report = "honest"
+        self.tiers = True
+        self.flush = True
+        self.storage = True
+        self.echo_needle = True
+        self.stop_early = False
+        self.one_piece = False
+        self.first_batch = 1
+        self.token_seconds = 0.002
+        self.start_seconds = 0.0
+        self.chat = None
+        self.device: set[str] = set()
+        self.disk: set[str] = set()
+
+
+@contextmanager
+def endpoint_double(behaviour: Behaviour):
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.json(200, {"data": [{"id": "double"}]})
+
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
+            if self.path.startswith("/flush_cache"):
+                behaviour.device.clear()
+                return self.json(200 if behaviour.flush else 404, {})
+            if self.path == "/v1/chat/completions" and behaviour.chat is None:
+                return self.json(400, {"error": "no chat template"})
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.end_headers()
+            if self.path == "/v1/chat/completions":
+                return self.chat(body)
+            return self.completion(body)
+
+        def chat(self, body):
+            calls = behaviour.chat(body["messages"][-1]["content"])
+            for index, (name, arguments) in enumerate(calls):
+                half = len(arguments) // 2
+                for piece in ({"name": name, "arguments": arguments[:half]}, {"arguments": arguments[half:]}):
+                    self.event({"choices": [{"delta": {"tool_calls": [{"index": index, "function": piece}]}}]})
+            if not calls:
+                self.event({"choices": [{"delta": {"content": "Morning"}}]})
+            self.event({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 5}})
+
+        def completion(self, body):
+            prompt, tokens = body["prompt"], body["max_tokens"]
+            size = len(prompt)
+            tier = "device" if prompt in behaviour.device else "storage" if prompt in behaviour.disk else None
+            behaviour.device.add(prompt)
+            if behaviour.storage:
+                behaviour.disk.add(prompt)
+            cached = size - 1 if tier else 0
+            told = {"honest": cached, "zero": 0, "all": size, "none": None}[behaviour.report]
+            text = "x" * tokens
+            if behaviour.echo_needle and "engraved on the harbour bell is " in prompt:
+                text = " " + prompt.split("engraved on the harbour bell is ")[1].split(".")[0] + "."
+            time.sleep(behaviour.start_seconds)
+            made = 0
+            want = tokens // 2 if behaviour.stop_early else tokens
+            details = {} if told is None else {"prompt_tokens_details": {"cached_tokens": told}}
+            while made < want:
+                step = want if behaviour.one_piece else behaviour.first_batch if not made else 1
+                made = min(want, made + step)
+                piece = text if made == want else ""
+                usage = {"prompt_tokens": size, "completion_tokens": made}
+                self.event({"choices": [{"text": piece}], "usage": usage})
+                time.sleep(behaviour.token_seconds)
+            if behaviour.tiers and told is not None:
+                split = {name: cached if tier == name else 0 for name in ("device", "host", "storage")}
+                self.event({"choices": [], "sglext": {"cached_tokens_details": split}})
+            self.event({"choices": [], "usage": {"prompt_tokens": size, "completion_tokens": made, **details}})
+            self.wfile.write(b"data: [DONE]\n\n")
+
+        def event(self, value):
+            self.wfile.write(f"data: {json.dumps(value)}\n\n".encode())
+            self.wfile.flush()
+
+        def json(self, code, value):
+            body = json.dumps(value).encode()
+            self.send_response(code)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()

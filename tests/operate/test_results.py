@@ -1,0 +1,159 @@
+"""The catalog holds what was published, and a comparison refuses what is not alike."""
+
+import copy
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from sm120.integration.cli import app
+from sm120.integration.refusal import Refusal
+from sm120.integration.results.compare import compare
+from sm120.integration.results.record import FOLDER, Result, load_result, published, schema_text
+
+PUBLISHED = {
+    "others-27b-stock": {74.06},
+    "others-27b-dflash2": {108.75, 390.23, 6163.07, 1618.31},
+    "others-flash-next": {10103.7, 7872.15, 171.09, 427.54, 824384},
+    "others-restores": {14.64, 775168},
+}
+
+
+def result(**changes) -> Result:
+    whole = {
+        "schema": "sm120-result-1",
+        "id": "a",
+        "source": "measured here",
+        "date": "2026-11-29",
+        "conditions": {
+            "device": "D", "power_limit_w": 450.0, "model": "M", "weights": "NVFP4", "speculation": "NEXTN",
+            "runtime": "r", "profile": "p", "sampling": "greedy",
+        },
+        "measurements": [
+            {"kind": "decode per stream", "value": 100.0, "unit": "tok/s", "concurrency": 1, "context_tokens": 1000,
+             "new_tokens": 48},
+            {"kind": "cold prefill", "value": 5000.0, "unit": "tok/s", "context_tokens": 65536},
+        ],
+    }  # fmt: skip
+    whole = copy.deepcopy(whole)
+    for key, value in changes.items():
+        *path, last = key.split("__")
+        at = whole
+        for part in path:
+            at = at[int(part)] if part.isdigit() else at[part]
+        at[last] = value
+    return Result.model_validate_json(json.dumps(whole), strict=True)
+
+
+def test_the_published_numbers_are_in_and_marked():
+    assert set(published()) == set(PUBLISHED)
+    for name, values in PUBLISHED.items():
+        found = load_result(FOLDER / "published" / f"{name}.json")
+        assert found.source == "reported by others"
+        assert values <= {one.value for one in found.measurements}
+    restores = load_result(FOLDER / "published" / "others-restores.json").measurements
+    assert [(one.context_tokens, one.restored_tokens) for one in restores[:2]] == [(518528, 518528), (489879, 489856)]
+
+
+def test_the_schema_file_is_that_of_the_classes():
+    assert (FOLDER / "result.schema.json").read_text() == schema_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"measurements__0__unit": "s"}, "must be 'tok/s'"),
+        ({"measurements__0__value": None}, "exactly one of value and refused"),
+        ({"measurements__0__refused": "no"}, "exactly one of value and refused"),
+        ({"measurements__0__value": -1.0}, "must not be negative"),
+        ({"measurements__0__kind": "speed"}, "kind"),
+        ({"source": "known"}, "source"),
+        ({"conditions__fan": "loud"}, "Extra inputs"),
+        ({"schema": "sm120-result-2"}, "schema"),
+    ],
+)
+def test_a_result_of_another_shape_is_refused(tmp_path, change, says):
+    with pytest.raises(ValueError, match=says):
+        result(**change)
+
+
+def test_a_bad_file_is_named(tmp_path):
+    path = tmp_path / "r.json"
+    path.write_text("{}")
+    with pytest.raises(Refusal, match=r"result-schema.*r\.json"):
+        load_result(path)
+    with pytest.raises(Refusal, match="others-27b-stock"):
+        load_result(tmp_path / "none.json")
+
+
+def test_alike_is_subtracted():
+    lines = compare(result(), result(measurements__0__value=110.0, measurements__1__context_tokens=65000))
+    assert [line.change for line in lines] == [pytest.approx(0.1), 0.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"conditions__device": "E"}, "device: D / E"),
+        ({"conditions__power_limit_w": 600.0}, "power_limit_w: 450.0 / 600.0"),
+        ({"conditions__power_limit_w": None}, "power_limit_w: second does not say"),
+        ({"conditions__weights": "FP8"}, "weights"),
+        ({"conditions__sampling": "temperature 0.6"}, "sampling"),
+        ({"source": "reported by others"}, "source"),
+        ({"measurements__0__concurrency": 4}, "concurrency 1 / 4"),
+        ({"measurements__0__new_tokens": 512}, "new_tokens 48 / 512"),
+        ({"measurements__0__context_tokens": 2000}, "context 1,000 / 2,000"),
+        ({"measurements__0__context_tokens": None}, "context 1000 / None"),
+        ({"measurements__0__kind": "decode makespan"}, "only on one side"),
+        ({"measurements__0__value": None, "measurements__0__refused": "no report"}, "not measured: no report"),
+    ],
+)
+def test_unlike_is_refused_with_the_reason(change, says):
+    for line in (compare(result(), result(**change))[0], compare(result(**change), result())[0]):
+        assert line.change is None
+    assert says in compare(result(), result(**change))[0].refused
+
+
+def test_what_is_compared_may_differ_when_it_is_named():
+    other = result(conditions__runtime="s", conditions__speculation=None)
+    assert compare(result(), other)[0].change is None
+    assert compare(result(), other, accept=("runtime",))[0].change is None
+    assert compare(result(), other, accept=("runtime", "speculation"))[0].change == 0
+
+
+def test_a_restore_and_a_cold_prefill_never_meet(tmp_path):
+    restore = {
+        "kind": "storage restore",
+        "value": 14.64,
+        "unit": "s",
+        "context_tokens": 65536,
+        "restored_tokens": 65536,
+    }
+    lines = compare(result(), result(measurements=[restore]))
+    assert all(line.change is None for line in lines)
+    fewer = result(measurements=[{**restore, "restored_tokens": 60000}])
+    assert "restored tokens" in compare(result(measurements=[restore]), fewer)[0].refused
+
+
+def test_the_commands(tmp_path):
+    run = CliRunner(env={"COLUMNS": "220"}).invoke
+    done = run(app, ["results", "--folder", str(tmp_path)])
+    assert done.exit_code == 0 and done.output.count("reported by others") >= 11 and "10,103.70" in done.output
+    done = run(app, ["compare", "others-27b-stock", "others-27b-dflash2"])
+    assert done.exit_code == 1 and "stock vLLM" in done.output
+    accepted = ["runtime", "speculation", "power_limit_w", "sampling"]
+    words = [word for name in accepted for word in ("--accept", name)]
+    done = run(app, ["compare", "others-27b-stock", "others-27b-dflash2", *words])
+    assert done.exit_code == 0 and "+46.8%" in done.output and "-8.7%" in done.output
+    assert "compare-accept" in str(run(app, ["compare", "a", "b", "--accept", "mood"]).exception)
+
+
+def test_published_results_are_drawn_where_there_is_something_to_draw(tmp_path):
+    pytest.importorskip("matplotlib", reason="the extra `report` is not installed")
+    done = CliRunner().invoke(app, ["results", "--folder", str(tmp_path), "--plots", str(tmp_path / "plots")])
+    assert done.exit_code == 0, done.exception
+    drawn = {
+        path.parent.name: sorted(one.stem for one in path.parent.iterdir()) for path in tmp_path.glob("plots/*/*.png")
+    }
+    assert drawn["others-27b-dflash2"] == ["decode", "prefill"] and drawn["others-27b-stock"] == ["decode", "prefill"]
+    assert "others-restores" not in drawn  # a restore alone is beside nothing

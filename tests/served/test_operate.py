@@ -1,4 +1,4 @@
-"""An operator's first session on a machine without a GPU: serve, check the start, qualify, watch."""
+"""What an operator does first on a machine without a GPU: serve, check the start, qualify, watch."""
 
 import contextlib
 import os
@@ -56,7 +56,7 @@ def served(folder):
 
 @pytest.mark.served
 @pytest.mark.timeout(600)
-def test_a_first_session(tmp_path):
+def test_serve_assert_qualify_watch(tmp_path):
     with served(tmp_path) as (url, log):
         rows = assert_startup(load_profile("cpu-proof"), log.read_text(), server_info(url))
         assert {row.verdict for row in rows} == {"ok"}, rows
@@ -65,7 +65,7 @@ def test_a_first_session(tmp_path):
 
         conditions = Conditions(device="CPU", model="tiny", runtime="here")
         endpoint = Endpoint(url, tmp_path / "requests.jsonl")
-        result = qualify(endpoint, PLAN, tmp_path, name="session", conditions=conditions)
+        result = qualify(endpoint, PLAN, tmp_path, name="served", conditions=conditions)
         found = {one.kind: one for one in result.measurements}
         for kind in (
             "cold prefill",

@@ -76,7 +76,8 @@ def test_a_golden_record_notices_a_changed_kernel(tmp_path: Path) -> None:
         static_estimate.check_golden(golden, [row | {"hot_loop": {"instructions": 99, "by_class": {}}}])
     with pytest.raises(AssertionError, match="built"):
         static_estimate.check_golden(golden, [])
-    static_estimate.check_golden(golden, [row | {"registers": 99, "toolchain": "nvcc 99"}])
+    with pytest.raises(static_estimate.OtherToolchain, match="nvcc 99"):
+        static_estimate.check_golden(golden, [row | {"registers": 99, "toolchain": "nvcc 99"}])
 
 
 @needs_nvcc

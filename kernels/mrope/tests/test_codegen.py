@@ -57,7 +57,10 @@ def test_the_variant_that_serves_keeps_every_warp_resident(table: str) -> None:
 
 def test_the_committed_static_estimate_is_this_build(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "compile_for_device", cubin)
-    static_estimate.check_golden(bench.FOLDER / "static_roofline.json", bench.static_records())
+    try:
+        static_estimate.check_golden(bench.FOLDER / "static_roofline.json", bench.static_records())
+    except static_estimate.OtherToolchain as other:
+        pytest.skip(str(other))
 
 
 def per_element(kernel: machine_code.KernelCode, elements: int) -> float:

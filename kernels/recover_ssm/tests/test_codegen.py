@@ -72,7 +72,10 @@ def test_recover_reads_the_state_once_and_stores_it_once_a_destination(state):
 
 def test_the_static_record_is_current(monkeypatch):
     monkeypatch.setattr(bench, "compile_for_device", compiled_cubin)
-    static_estimate.check_golden(FOLDER / "static_roofline.json", bench.static_records())
+    try:
+        static_estimate.check_golden(FOLDER / "static_roofline.json", bench.static_records())
+    except static_estimate.OtherToolchain as other:
+        pytest.skip(str(other))
 
 
 def test_a_kernel_that_reads_the_state_again_is_noticed(tmp_path, monkeypatch):

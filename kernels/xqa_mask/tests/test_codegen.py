@@ -30,7 +30,10 @@ def test_every_kernel_has_a_budget() -> None:
 
 
 def test_the_committed_static_estimate_is_this_build() -> None:
-    static_estimate.check_golden(FOLDER / "static_roofline.json", bench.static_records())
+    try:
+        static_estimate.check_golden(FOLDER / "static_roofline.json", bench.static_records())
+    except static_estimate.OtherToolchain as other:
+        pytest.skip(str(other))
 
 
 @pytest.mark.skipif(compilers.missing_nvrtc() is not None, reason=str(compilers.missing_nvrtc()))

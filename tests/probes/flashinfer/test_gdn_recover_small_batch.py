@@ -108,6 +108,12 @@ def test_recovery_only_may_stay_where_it_was(route):
         route(1, 4, accepted_steps=steps(1), disable_output=True)
 
 
+def test_one_token_with_an_accepted_step_stays_where_it_was(route):
+    """Its only step is the accepted one: there is no output after it to be left unwritten."""
+    with pytest.raises(TookTheOtherKernel):
+        route(1, 1, accepted_steps=steps(1))
+
+
 def test_a_small_batch_without_recovery_stays_where_it_was(route):
     with pytest.raises(TookTheOtherKernel):
         route(1, 4)

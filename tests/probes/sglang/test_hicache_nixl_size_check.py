@@ -48,6 +48,25 @@ def test_kv_page_of_a_wrong_size_is_a_miss(tmp_path, monkeypatch, layout, suffix
     assert pages_equal(pool, expected) == [True] * 4
 
 
+def test_query_during_a_write_does_not_lose_the_page(tmp_path, monkeypatch):
+    """Another thread asks for a page that is half written: a miss, and the page is there afterwards."""
+    pool, store, expected, _ = kv_store(tmp_path, monkeypatch, "page_first")
+    transfer, seen = store.agent.transfer, []
+
+    def transfer_and_query(request):
+        seen.append(store.batch_exists(["new"]))
+        return transfer(request)
+
+    monkeypatch.setattr(store.agent, "transfer", transfer_and_query)
+    assert store.batch_set_v1(["new"], kv_indices(["new"])) == [True]
+    assert seen == [0]
+    assert store.batch_exists(["new"]) == 1
+    monkeypatch.undo()
+    wipe(pool, 4)
+    assert store.batch_get_v1(["new"], kv_indices(["new"])) == [True]
+    assert pages_equal(pool, expected)[0]
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_file_that_changes_after_the_query(tmp_path, monkeypatch, size):
     pool, store, expected, keys = kv_store(tmp_path, monkeypatch, "page_first")

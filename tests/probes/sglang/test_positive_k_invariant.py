@@ -19,13 +19,14 @@ class Reached(Exception):
     """Verification got past its target forward."""
 
 
-def eagle_verify(*, rows=BATCH * CHOSEN, drafts=BATCH * CHOSEN, tree=CHOSEN, graph=CHOSEN, replayed=True):
+def eagle_verify(*, rows=BATCH * CHOSEN, drafts=BATCH * CHOSEN, tree=CHOSEN, graph=CHOSEN, replayed=True, graph_runner=None):
     """Run upstream's verify up to sampling; raise Reached there."""
     output = SimpleNamespace(
         logits_output=SimpleNamespace(next_token_logits=torch.zeros(rows, 5)), can_run_cuda_graph=replayed
     )
     runner = SimpleNamespace(
-        decode_cuda_graph_runner=SimpleNamespace(captured_req_width=graph, bs=BATCH), watermark_state=None
+        decode_cuda_graph_runner=graph_runner or SimpleNamespace(captured_req_width=graph, bs=BATCH),
+        watermark_state=None,
     )
     target = SimpleNamespace(model_runner=runner, forward_batch_generation=lambda **_: output)
     batch = SimpleNamespace(
@@ -102,3 +103,9 @@ def test_off_by_default():
     assert switch is not None, "the release has no such check"
     with pytest.raises(Reached):
         eagle_verify(graph=8)
+
+
+def test_off_it_asks_nothing_of_the_graph_runner():
+    """A platform's own graph runner need not know a width while nobody compares it."""
+    with pytest.raises(Reached):
+        eagle_verify(graph_runner=SimpleNamespace(bs=BATCH))

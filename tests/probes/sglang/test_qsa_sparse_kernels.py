@@ -5,6 +5,7 @@ Triton's interpreter with fp16 or fp32 queries (it computes bf16 wrongly).
 """
 
 import argparse
+import inspect
 import os
 import types
 
@@ -235,6 +236,13 @@ def test_the_flag_exists_and_is_off_by_default():
     known = {option for action in parser._actions for option in action.option_strings}
     assert "--qsa-sparse-kernels" in known
     assert parser.get_default("qsa_sparse_kernels") == "default"
+
+
+def test_the_flag_moves_no_positional_argument():
+    """ServerArgs can be called with positions: a new field may only come after those of the release."""
+    names = list(inspect.signature(ServerArgs).parameters)
+    assert "qsa_sparse_kernels" in names
+    assert names.index("qsa_sparse_kernels") > names.index("return_aux_hidden_state_layer_ids")
 
 
 @pytest.mark.parametrize(("sm120", "flag"), [(True, "default"), (False, "paged")])

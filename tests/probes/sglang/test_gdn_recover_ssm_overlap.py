@@ -164,22 +164,37 @@ def test_without_overlap_nothing_is_deferred(build):
     assert len(rig.device.pending) == 1 and rig.device.waits == 0
 
 
+SETTINGS = dict(
+    gdn_mtp_cache_mode="none", enable_int8_mamba_checkpoint=False, enable_unified_cache_external_linker=False
+)
+
+
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
         (dict(gdn_mtp_cache_mode="full"), "gdn-mtp-cache-mode none"),
         (dict(enable_int8_mamba_checkpoint=True), "int8-mamba-checkpoint"),
+        (dict(enable_unified_cache_external_linker=True), "unified-cache-external-linker"),
     ],
-    ids=["full", "int8"],
+    ids=["full", "int8", "linker"],
 )
 def test_settings_with_readers_that_do_not_join_are_refused(build, changes, names):
     build()
     from sglang.srt.layers.attention.linear.gdn_recover_overlap import validate_gdn_recover_overlap
 
-    settings = dict(gdn_mtp_cache_mode="none", enable_int8_mamba_checkpoint=False)
-    validate_gdn_recover_overlap(types.SimpleNamespace(**settings))
+    validate_gdn_recover_overlap(types.SimpleNamespace(**SETTINGS))
     with pytest.raises(ValueError, match=names):
-        validate_gdn_recover_overlap(types.SimpleNamespace(**settings | changes))
+        validate_gdn_recover_overlap(types.SimpleNamespace(**SETTINGS | changes))
+
+
+def test_a_metadata_graph_that_is_replayed_without_the_join_is_refused(build, monkeypatch):
+    """Once it is captured, upstream's glue graph stands for the metadata call, and with it for the join."""
+    build()
+    from sglang.srt.layers.attention.linear.gdn_recover_overlap import validate_gdn_recover_overlap
+
+    monkeypatch.setenv("SGLANG_ENABLE_METADATA_GLUE_GRAPH", "1")
+    with pytest.raises(ValueError, match="SGLANG_ENABLE_METADATA_GLUE_GRAPH"):
+        validate_gdn_recover_overlap(types.SimpleNamespace(**SETTINGS))
 
 
 def test_a_reader_that_forgets_to_join_is_noticed(build, monkeypatch):

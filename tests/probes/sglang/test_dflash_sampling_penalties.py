@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from sglang.srt.managers.scheduler import Scheduler
+from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
 from sglang.srt.speculative.dspark_components.dspark_verify import verify_logits_adjustments_are_noop
 
@@ -61,6 +62,26 @@ def test_every_row_of_the_block_is_penalized_as_if_decoded_alone(vp, path, kind)
                 torch.testing.assert_close(got[b, row], vp.plain_distribution(ahead, run.model))
         # Uneven accept lengths from one request to the next.
         run.commit([[*tree.path(rng.randrange(5)), rng.randrange(vp.VOCAB)] for tree in trees])
+
+
+class Shift(CustomLogitProcessor):
+    """Adds a ramp: of a penalty that looks at a logit's sign, it matters whether it comes before or after."""
+
+    def __call__(self, logits, custom_param_list=None):
+        return logits - 2.0 * torch.arange(logits.shape[-1], dtype=logits.dtype)
+
+
+@pytest.mark.parametrize("path", ["dflash", "dspark"])
+def test_a_custom_processor_sees_penalized_logits(vp, path):
+    sampling = {"repetition_penalty": 1.8, "custom_params": {}}
+    run = vp.PATHS[path]([vp.Request([1, 5, 4], sampling, [], Shift.to_str())], vp.hashed_model(3))
+    run.prefill([4])
+    tree = vp.chain([4, 1, 4, 1])
+    got = run.verify([tree])
+    (request,) = run.requests
+    for row in range(4):
+        ahead = vp.Request(request.prompt, sampling, request.tokens + tree.path(row), request.custom_logit_processor)
+        torch.testing.assert_close(got[0, row], vp.plain_distribution(ahead, run.model))
 
 
 @pytest.mark.parametrize("path", ["dflash", "dspark"])

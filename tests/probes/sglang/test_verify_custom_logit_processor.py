@@ -40,7 +40,7 @@ BATCHES = {
     "own parameters": [({"custom_params": {"scale": s}}, Shift) for s in (0.5, -0.25, 2.0)],
     "one of three": [({}, None), ({**GREEDY, **FORBID}, DisallowedTokensLogitsProcessor), ({"top_k": 3}, None)],
     "all greedy": [({**GREEDY, **FORBID}, DisallowedTokensLogitsProcessor), (GREEDY, None)],
-    "with penalties": [({**FORBID, "logit_bias": {"5": 90.0}}, DisallowedTokensLogitsProcessor), ({}, None)],
+    "with a bias": [({**FORBID, "logit_bias": {"5": 90.0}}, DisallowedTokensLogitsProcessor), ({}, None)],
 }
 
 

@@ -19,7 +19,9 @@ class Reached(Exception):
     """Verification got past its target forward."""
 
 
-def eagle_verify(*, rows=BATCH * CHOSEN, drafts=BATCH * CHOSEN, tree=CHOSEN, graph=CHOSEN, replayed=True, graph_runner=None):
+def eagle_verify(
+    *, rows=BATCH * CHOSEN, drafts=BATCH * CHOSEN, tree=CHOSEN, graph=CHOSEN, replayed=True, graph_runner=None
+):
     """Run upstream's verify up to sampling; raise Reached there."""
     output = SimpleNamespace(
         logits_output=SimpleNamespace(next_token_logits=torch.zeros(rows, 5)), can_run_cuda_graph=replayed

@@ -48,7 +48,8 @@ def save(checkout: Checkout, project: str, folder: Path) -> list[str]:
     Nothing is written unless every commit makes a valid patch. Patches whose commit is gone are deleted.
 
     Raises:
-        Refusal: `workspace-commit` for a commit without a `Slug:` line; and what a patch is refused for.
+        Refusal: `workspace-commit` for a commit without a `Slug:` line; `workspace-dirty` and `workspace-rebase` for a
+            folder that is not in the state to be saved; and what a patch is refused for.
     """
     target = checkout.patches / project
     try:
@@ -57,6 +58,11 @@ def save(checkout: Checkout, project: str, folder: Path) -> list[str]:
         raise Refusal("workspace-missing", "is not a workspace of `sm120 series edit`", path=folder) from None
     if git(folder, "status", "--porcelain").strip():
         raise Refusal("workspace-dirty", "has changes that are not committed", path=folder, fix="commit them first")
+    if any((folder / ".git" / name).exists() for name in ("rebase-merge", "rebase-apply")):
+        # HEAD is somewhere in the middle: the patches after it would count as gone.
+        raise Refusal(
+            "workspace-rebase", "is in the middle of a rebase", path=folder, fix="git rebase --continue, or --abort"
+        )
     staging = folder / ".git" / "sm120-save" / project
     shutil.rmtree(staging.parent, ignore_errors=True)
     staging.mkdir(parents=True)

@@ -225,6 +225,17 @@ def test_save_refuses_a_commit_without_a_name_and_a_dirty_folder(built, tmp_path
     assert {path.name: path.read_bytes() for path in built.folder.iterdir()} == before
 
 
+def test_save_refuses_a_rebase_that_is_not_finished(built, tmp_path):
+    """HEAD is then before the patches that are still to be picked, and each of those would be deleted."""
+    work = tmp_path / "work"
+    assert built.sm120("series", "edit", "alpha", str(work)).returncode == 0
+    before = {path.name: path.read_bytes() for path in built.folder.iterdir()}
+    rebase = ["git", "-c", "sequence.editor=sed -i 1ibreak", "rebase", "--quiet", "--interactive", "sm120-base"]
+    subprocess.run(rebase, cwd=work, check=True)
+    assert "[workspace-rebase]" in built.sm120("series", "save", "alpha", str(work)).stderr
+    assert {path.name: path.read_bytes() for path in built.folder.iterdir()} == before
+
+
 def test_apply_patches_a_users_tree_or_leaves_it_alone(built, tmp_path):
     add_kernel(built)
     built.patch("hook", {"alpha/core.py": HOOK, "alpha/tool.sh": None}, Kernels="packing")

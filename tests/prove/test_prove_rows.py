@@ -105,7 +105,7 @@ def test_table_and_json_tell_the_same(tmp_path: Path) -> None:
 def test_storage_is_probed_by_doing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = storage_module.probe(tmp_path / "pages")
     assert found.folder.is_dir() and found.files() == {}
-    monkeypatch.setattr(storage_module, "_has_io_uring", lambda: False)
+    monkeypatch.setattr(storage_module, "has_io_uring", lambda: False)
     monkeypatch.setattr(storage_module, "_has_direct_io", lambda folder: False)
     poor = storage_module.probe(tmp_path)
     assert "libaio" in str(poor) and "buffered" in str(poor)

@@ -1,9 +1,15 @@
-"""Lets transformers be imported beside a CPU build of torch, where torchvision cannot load its compiled operators.
+"""Makes the folder's shared modules importable, and transformers beside a CPU build of torch.
 
-torchvision registers fakes for two operators at import and dies when they are not declared; nothing calls them here.
+torchvision cannot load its compiled operators there: it registers fakes for two of them at import and dies when they
+are not declared; nothing calls them here.
 """
 
+import sys
+from pathlib import Path
+
 import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 if not hasattr(torch.ops.torchvision, "nms"):
     _schemas = torch.library.Library("torchvision", "FRAGMENT")

@@ -15,6 +15,7 @@ import types
 os.environ |= {"SGLANG_USE_CPU_ENGINE": "0", "TRITON_INTERPRET": "1", "HF_HUB_OFFLINE": "1"}
 
 import torch
+from mrope_cpu_build import library, run
 from sglang.kernels.ops.attention import fused_qk_norm_mrope as op_file
 from sglang.srt.distributed import init_distributed_environment, initialize_model_parallel
 from sglang.srt.layers.radix_attention import RadixAttention
@@ -25,8 +26,6 @@ from sglang.srt.models.qwen3_vl_moe import Qwen3MoeLLMModel
 from sglang.srt.runtime_context import SpawnRanks, publish
 from sglang.srt.server_args import ServerArgs
 from transformers import Qwen3VLMoeTextConfig
-
-from sm120.kernels.mrope.tests.cpu_build import library, run
 
 VARIANT = "mrope_bf16_f32_d128_r128_a3_neox_plain_none"
 TOKENS, VOCAB, HIDDEN = 24, 97, 128

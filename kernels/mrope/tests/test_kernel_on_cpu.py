@@ -3,86 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 
 import numpy as np
 import pytest
 import torch
+from mrope_cpu_build import Case, library, rounding, run, variant_names
+from mrope_oracle import DTYPES, YARN, assert_right, store_for, variants_of
 
 from sm120.kernels._lib.closeness import assert_close
 from sm120.kernels._lib.host_library import SCHEDULES, HostLibrary, Mutation
-from sm120.kernels._lib.poison import guarded
-from sm120.kernels.mrope import reference
-from sm120.kernels.mrope.op import Fp8Store
-from sm120.kernels.mrope.tests.cpu_build import KERNEL, Case, library, rounding, run, variant_names
 
 CORE = "fused_qk_norm_mrope.cuh"
-DTYPES = tomllib.loads((KERNEL / "kernel.toml").read_text())["dtypes"]
-YARN = reference.Yarn(4.0, 3.0, 19.0, 1.1386294)
 PHASE = "mrope_bf16_phase_d128_r128_a3_neox_plain_none"
 GPTJ = "mrope_bf16_f32_d128_r128_a1_gptj_plain_none"
 PARTIAL = "mrope_bf16_f32_d64_r32_a3_neox_gemma_fp8"
 FEW = [PARTIAL, PHASE, GPTJ]
 
 
-def store_for(case: Case, slots: int = 12) -> Fp8Store | None:
-    """FP8 caches around `slots` rows of NaN, the first of which is no slot but the row before slot 0."""
-    if not case.stores:
-        return None
-    random = np.random.default_rng(3)
-    index = random.permutation(slots - 1)[: case.tokens] if case.tokens < slots else np.arange(case.tokens)
-    index[1::3] = -1
-    caches = [torch.full((max(slots, case.tokens + 1), case.num_kv_heads, case.head_dim), float("nan")) for _ in "kv"]
-    k, v = (cache.to(torch.float8_e4m3fn)[1:] for cache in caches)
-    return Fp8Store(k, v, torch.from_numpy(index), k_scale=0.037, v_scale=0.0031)
-
-
-def assert_right(case: Case, built: HostLibrary, schedule: str = "forward", **options: object) -> torch.Tensor:
-    """Run one case into a guarded, NaN-poisoned output; assert that it is the reference, rounded once. Returns it."""
-    store = store_for(case)
-    tensors = case.tensors()
-    with guarded((case.tokens, case.width), case.dtype) as out:
-        run(built, *tensors, out=out, store=store, schedule=schedule, **(case.arguments() | options))
-        result = out.clone()
-    assert torch.equal(tensors[0], case.qkv), "qkv: changed by a call that has an output"
-    expected = case.expected()
-    allowed = rounding(case.dtype) * expected.abs() + 1e-5
-    worst = ((result.double() - expected).abs() - allowed).max() if case.tokens else -1.0
-    assert worst <= 0, f"{case.variant}: out is {worst:.3g} further from the reference than one rounding explains"
-    if store is not None:
-        assert_stored(case, result, store)
-    return result
-
-
-def assert_stored(case: Case, result: torch.Tensor, store: Fp8Store) -> None:
-    """The caches hold the rounded K and V over their scales in the tokens' slots, and nothing anywhere else."""
-    heads = case.qkv.view(case.tokens, -1, case.head_dim)
-    k = result[:, case.num_q_heads * case.head_dim :].view(case.tokens, -1, case.head_dim)
-    v = heads[:, case.num_q_heads + case.num_kv_heads :]
-    for name, value, cache, scale in (("k", k, store.k_cache, store.k_scale), ("v", v, store.v_cache, store.v_scale)):
-        whole = cache._base if cache._base is not None else cache
-        want = torch.full(whole.shape, float("nan")).to(torch.float8_e4m3fn)
-        inverse = float(np.float32(1.0 / scale))
-        for token, slot in enumerate(store.slots.tolist()):
-            if slot >= 0:
-                exact = reference.fp8_store_value(value[token].double().numpy(), inverse)
-                want[1 + slot] = torch.from_numpy(exact).float().to(torch.float8_e4m3fn)
-        assert torch.equal(whole.view(torch.uint8) & 0x7F, want.view(torch.uint8) & 0x7F), f"{name}_cache: wrong bytes"
-        assert torch.equal(torch.signbit(whole.float()[1:]), torch.signbit(want.float()[1:])), f"{name}_cache: signs"
-
-
 @pytest.mark.parametrize("row", DTYPES, ids=lambda row: f"{row['activations']}-{row['table']}-{row['store']}")
 @pytest.mark.parametrize("position_dtype", [torch.int32, torch.int64], ids=["int32", "int64"])
 def test_dtype_table(row: dict[str, object], position_dtype: torch.dtype) -> None:
     """Every compiled variant of the row, under every schedule: the reference, and the same bits each time."""
-    assert row["relative_error"] == rounding({"bf16": torch.bfloat16, "fp16": torch.float16}[row["activations"]])
-    names = [
-        name for name in variant_names(library())
-        if name.startswith(f"mrope_{row['activations']}_{row['table']}_") and name.endswith(f"_{row['store']}")
-    ]  # fmt: skip
-    assert {name.split("_")[5] for name in names} == {"a1", "a3"}, "the row's variants are not all compiled"
-    assert any("_neox_" in name for name in names) and any("_gptj_" in name for name in names)
-    for name in names:
+    for name in variants_of(row, variant_names(library())):
         case = Case(name, position_dtype=position_dtype, yarn=YARN)
         results = [assert_right(case, library(), schedule) for schedule in SCHEDULES]
         for result in results[1:]:

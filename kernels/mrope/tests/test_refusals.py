@@ -6,12 +6,11 @@ import dataclasses
 
 import pytest
 import torch
+from mrope_cpu_build import Case
 
-from sm120.kernels._lib.device import why_no_device
 from sm120.kernels.mrope import op
 from sm120.kernels.mrope.axes import axis_map, pack_axis_map
 from sm120.kernels.mrope.phase import phase_steps
-from sm120.kernels.mrope.tests.cpu_build import Case
 
 THREE = "mrope_bf16_f32_d128_r128_a3_neox_plain_none"
 ONE = "mrope_bf16_f32_d128_r128_a1_neox_plain_none"
@@ -155,16 +154,3 @@ def test_wrong_frequencies() -> None:
         phase_steps(64, 1.0)
     with pytest.raises(ValueError, match="factor: got nan"):
         phase_steps(64, 1e4, factor=float("nan"))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", [THREE, PHASE, ONE])
-def test_on_the_device(name: str) -> None:
-    """The same oracle on an SM120 device."""
-    from sm120.kernels.mrope.tests.cpu_build import rounding
-
-    assert why_no_device() is None
-    case = Case(name, tokens=65)
-    out = op.fused_qk_norm_mrope(*(tensor.cuda() for tensor in case.tensors()), **case.arguments())
-    error = (out[:, : case.width].cpu().double() - case.expected()).abs()
-    assert (error <= rounding(case.dtype) * case.expected().abs() + 1e-4).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 from sm120.kernels._lib import sanitizers
 
@@ -10,9 +11,13 @@ SCRIPT = """
 import sys
 from sm120.kernels._lib.host_library import SCHEDULES
 from sm120.kernels._lib.host_library import Mutation
-from sm120.kernels.mrope.tests.cpu_build import library
-from sm120.kernels.mrope.tests.test_kernel_on_cpu import CORE, GPTJ, PARTIAL, PHASE, assert_right
-from sm120.kernels.mrope.tests.cpu_build import Case
+sys.path.insert(0, sys.argv[2])
+from mrope_cpu_build import Case, library
+from mrope_oracle import assert_right
+CORE = "fused_qk_norm_mrope.cuh"
+PARTIAL = "mrope_bf16_f32_d64_r32_a3_neox_gemma_fp8"
+PHASE = "mrope_bf16_phase_d128_r128_a3_neox_plain_none"
+GPTJ = "mrope_bf16_f32_d128_r128_a1_gptj_plain_none"
 fault = Mutation("row", CORE, "kChunk * (rotating ? kRotating : kLanes - kRotating)", "kChunk * 8 * kLanes") \\
     if sys.argv[1] == "fault" else None
 for name in [PARTIAL] if fault else [PARTIAL, PHASE, GPTJ]:
@@ -25,7 +30,7 @@ print("clean")
 
 
 def run(mode: str) -> subprocess.CompletedProcess[str]:
-    return sanitizers.run_python(["-c", SCRIPT, mode], timeout=400)
+    return sanitizers.run_python(["-c", SCRIPT, mode, str(Path(__file__).parent)], timeout=400)
 
 
 def test_no_finding() -> None:

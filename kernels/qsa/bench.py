@@ -116,7 +116,7 @@ def naive_variant(name: str, pool: str, block_n: int, warps: int) -> Variant:
     strides = ("q_row", "q_head", "k_slot", "k_head", "v_slot", "v_head", "slot_row")
     return Variant(
         name=name,
-        module="sm120.kernels.qsa.tests.naive_sparse_gqa",
+        module="sm120.kernels.qsa.naive_sparse_gqa",
         function="naive_sparse_gqa",
         signature={
             "q": "*bf16",

@@ -33,6 +33,7 @@ class Answers:
 
     replies: tuple[Reply, ...]
     pools: dict[str, int]
+    max_running: int
 
     @property
     def tokens(self) -> list[tuple[int, ...]]:
@@ -60,10 +61,14 @@ def answers(runtime, work):
         server = Server(runtime, make(TARGET), arguments, log=log, environment=recipes.HYBRID_ENVIRONMENT, hooks=hooks)
         with server:
             replies = resume_after_a_checkpoint(server) if paged else server.generate_batch(PROMPTS, NEW_TOKENS)
-            found = re.findall(r"POOL_BYTES (.*)", log.read_text())
+            said = log.read_text()
+        found = re.findall(r"POOL_BYTES (.*)", said)
+        # what the scheduler runs with, after the state pool has capped what the arguments asked for
+        running = re.findall(r"max_prefill_tokens=\d+, max_running_requests=(\d+), context_len=", said)
+        assert len(running) == 1, f"{log}: the scheduler reports its totals {len(running)} times, needs once"
         pools = [dict(pair.split("=") for pair in line.split()) for line in found]
         # the draft of NEXTN shares the target's pool: one line is the target's
-        return Answers(tuple(replies), {name: int(value) for name, value in pools[0].items()})
+        return Answers(tuple(replies), {name: int(value) for name, value in pools[0].items()}, int(running[0]))
 
     return ask
 
@@ -89,11 +94,9 @@ def planned(mode: str, answers: Answers) -> dict[str, int]:
         kv_heads=2,
         head_dim=32,
     )
-    slots = recipes.HYBRID["max-mamba-cache-size"]
-    rows = answers.pools["conv_window"] // (3 * model.conv_dim * (DRAFTS + 2) * 2)
     settings = ServerSettings(
-        max_running=rows - 1,
-        mamba_slots=slots,
+        max_running=answers.max_running,
+        mamba_slots=recipes.HYBRID["max-mamba-cache-size"],
         kv_tokens=512,
         draft_tokens=DRAFTS,
         cache_mode=mode,

@@ -1,4 +1,7 @@
-"""Fused per-head RMSNorm and rotary embedding of Q and K for one- and three-axis positions: the checked entry point."""
+"""Fused per-head RMSNorm and rotary embedding of Q and K for one- and three-axis positions: the checked entry point.
+
+Registered as the torch op `sm120::fused_qk_norm_mrope`, so that a traced model can call it.
+"""
 
 from __future__ import annotations
 
@@ -112,6 +115,48 @@ def fused_qk_norm_mrope(
     it; NoDevice where no (12, 0) device can run it.
     Source: issue sgl-project/sglang#35345; maths in reference.py.
     """
+    if store is None:
+        caches: tuple[torch.Tensor | None, ...] = (None, None, None)
+        scales = (1.0, 1.0)
+    else:
+        caches, scales = (store.k_cache, store.v_cache, store.slots), (store.k_scale, store.v_scale)
+    torch.ops.sm120.fused_qk_norm_mrope(
+        qkv if out is None else out, qkv, q_weight, k_weight, positions, table, *caches, num_q_heads, num_kv_heads,
+        head_dim, rotary_dim, eps, axis_map, neox, gemma, attention_factor, *scales, check_positions,
+    )  # fmt: skip
+    return qkv if out is None else out
+
+
+@torch.library.custom_op("sm120::fused_qk_norm_mrope", mutates_args=("out", "k_cache", "v_cache"))
+def _fused_qk_norm_mrope(
+    out: torch.Tensor,
+    qkv: torch.Tensor,
+    q_weight: torch.Tensor,
+    k_weight: torch.Tensor,
+    positions: torch.Tensor,
+    table: torch.Tensor,
+    k_cache: torch.Tensor | None,
+    v_cache: torch.Tensor | None,
+    slots: torch.Tensor | None,
+    num_q_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    rotary_dim: int,
+    eps: float,
+    axis_map: Sequence[int] | None,
+    neox: bool,
+    gemma: bool,
+    attention_factor: float,
+    k_scale: float,
+    v_scale: float,
+    check_positions: bool,
+) -> None:
+    # the checks look at addresses, which a traced call does not have: they belong to the run
+    store = None
+    if k_cache is not None or v_cache is not None or slots is not None:
+        if k_cache is None or v_cache is None or slots is None:
+            raise ValueError("k_cache, v_cache, slots: some are missing, needs all three or none")
+        store = Fp8Store(k_cache, v_cache, slots, k_scale, v_scale)
     launch = prepare(
         qkv, q_weight, k_weight, positions, table, num_q_heads=num_q_heads, num_kv_heads=num_kv_heads,
         head_dim=head_dim, rotary_dim=rotary_dim, eps=eps, axis_map=axis_map, neox=neox, gemma=gemma,
@@ -124,7 +169,11 @@ def fused_qk_norm_mrope(
         stream = torch.cuda.current_stream(qkv.device).cuda_stream
         compiled = fatbin.load("mrope", qkv.device.index)
         compiled.launch(launch.variant, (launch.blocks, 1, 1), (THREADS, 1, 1), launch.params, stream=stream)
-    return qkv if out is None else out
+
+
+@_fused_qk_norm_mrope.register_fake
+def _(out, qkv, q_weight, k_weight, positions, table, k_cache, v_cache, slots, *options):
+    return None
 
 
 def prepare(

@@ -45,6 +45,11 @@ def fill_xqa_mask(
             f"mask: got {mask.dtype} {tuple(mask.shape)}, needs torch.uint16 rows of "
             f"{xqa_mask_width(q_len)} words for q_len={q_len}"
         )
+    if not mask.is_contiguous():
+        raise ValueError(
+            f"mask: shape {tuple(mask.shape)} has stride {mask.stride()}, "
+            "needs to be contiguous"
+        )
     rows = mask.view(-1, mask.shape[-1])
     if mask.is_cuda:
         _jit_module().xqa_mask_fill(rows, cu_seqlens, q_len, full)

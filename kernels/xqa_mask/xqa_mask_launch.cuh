@@ -13,14 +13,17 @@
 
 namespace sglang {
 
+constexpr int64_t kMaxXqaDraftLen = 128;
+
 // Fills mask with the causal (full = false) or bidirectional (full = true) draft-block mask of a batch.
 //   mask        [rows, 2 * ceil(q_len / 32)] uint16, contiguous
+//   q_len       1..128 draft tokens a request, or the largest number of them
 //   cu_seqlens  [batch + 1] int32 for ragged draft lengths, or none for batch requests of q_len rows each
 inline void xqa_mask_fill(
     tvm::ffi::TensorView mask, tvm::ffi::Optional<tvm::ffi::TensorView> cu_seqlens, int64_t q_len, bool full) {
   using namespace host;
 
-  RuntimeCheck(q_len >= 1 && q_len <= 65536, "q_len: got ", q_len, ", needs 1..65536");
+  RuntimeCheck(q_len >= 1 && q_len <= kMaxXqaDraftLen, "q_len: got ", q_len, ", needs 1..", kMaxXqaDraftLen);
   auto rows = SymbolicSize{"rows"};
   auto device = SymbolicDevice{};
   const int64_t words = xqa_mask::words_per_row(static_cast<int>(q_len));

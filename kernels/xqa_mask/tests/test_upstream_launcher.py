@@ -43,7 +43,13 @@ REFUSED = {
     "row width": ((rows(words=4), None, 8, False), "Size mismatch for shape#1: expected 2 but got 4"),
     "row padded to 16": ((rows(words=3), None, 33, False), "expected 4 but got 3"),
     "strides": ((rows(words=4)[:, :2], None, 8, False), "[Ss]trid|Device value"),
-    "q_len": ((rows(), None, 0, False), "q_len: got 0, needs 1..65536"),
+    "no draft": ((rows(), None, 0, False), r"q_len: got 0, needs 1\.\.128"),
+    "longest draft, host memory": ((rows(128, words=8), None, 128, False), r"Device value \[cpu"),
+    "draft too long": ((rows(129, words=10), None, 129, False), r"q_len: got 129, needs 1\.\.128"),
+    "draft too long, ragged": (
+        (rows(256, words=16), torch.tensor([0, 256], dtype=torch.int32), 256, False),
+        r"q_len: got 256, needs 1\.\.128",
+    ),
     "rank": ((rows()[None], None, 8, False), "[Dd]im"),
 }
 

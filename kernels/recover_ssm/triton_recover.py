@@ -398,13 +398,15 @@ def _recover_kernel(
         row = tl.load(window_rows + i_b).to(tl.int64)
     if (slot < 0) | (slot >= num_slots) | (row < 0) | (row >= num_rows):
         return
-    last = tl.load(last_steps + i_b).to(tl.int32)
-    last = tl.where(last < depth, last, -1)
+    # in 64 bits: cut to 32, a step far outside the window could land inside it
+    last = tl.load(last_steps + i_b).to(tl.int64)
+    last = tl.where((last >= 0) & (last < depth), last, -1).to(tl.int32)
     end = last
     if TRACK:
         track_slot = tl.load(track_slots + i_b).to(tl.int64)
-        track = tl.load(track_steps + i_b).to(tl.int32)
-        track = tl.where((track < depth) & (track_slot >= 0) & (track_slot < num_slots), track, -1)
+        track = tl.load(track_steps + i_b).to(tl.int64)
+        inside = (track >= 0) & (track < depth) & (track_slot >= 0) & (track_slot < num_slots)
+        track = tl.where(inside, track, -1).to(tl.int32)
         end = tl.maximum(last, track)
     if end < 0:
         return

@@ -94,6 +94,35 @@ def test_a_step_outside_the_window_leaves_the_state(step):
     check_states(p, p.recover([step, 1]), [step, 1])
 
 
+# cut to 32 bits, each is step 1 of the window
+FAR = [2**32 + 1, -(2**32) + 1, -(2**63) + 1]
+
+
+def recover_far(step: int, kernels=triton_recover) -> None:
+    """Recover a step and a checkpoint step that lie far outside; assert that neither destination is touched."""
+    p = problem(2, 4)
+    p.verify()
+    recovered = p.recover([step, 1], kernels, track_slots=[0, 2], track_steps=[0, step])
+    assert_close("checkpoint", p.answer(0)[1][0], recovered[0, 0], 2e-6)
+    assert torch.isnan(recovered[0, 2]).all(), "a checkpoint step outside the window was stored"
+    recovered[0, 0] = p.state[0, 0]
+    check_states(p, recovered, [-1, 1])
+
+
+@pytest.mark.parametrize("step", FAR, ids=["past_32_bits", "negative_past_32_bits", "least"])
+def test_a_step_outside_32_bits_leaves_both_destinations(step):
+    recover_far(step)
+
+
+@pytest.mark.parametrize("name", ["last", "track"])
+def test_a_step_cut_before_its_check_is_rejected(name, tmp_path):
+    load = f"{name} = tl.load({name}_steps + i_b).to(tl.int64)"
+    wrong = mutant(tmp_path, (load, load.replace("int64", "int32")))
+    for step in FAR:
+        with pytest.raises(AssertionError):
+            recover_far(step, wrong)
+
+
 def test_a_slot_past_the_pool_is_a_padding_row():
     p = problem(2, 4)
     p.slots[0] = p.state.shape[1]

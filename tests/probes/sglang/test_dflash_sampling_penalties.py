@@ -1,6 +1,5 @@
 """Probe of dflash-sampling-penalties: DFLASH and DSPARK verify with the penalties plain decoding applies."""
 
-import random
 import sys
 from collections import deque
 from pathlib import Path
@@ -13,46 +12,15 @@ from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
 from sglang.srt.speculative.dspark_components.dspark_verify import verify_logits_adjustments_are_noop
 
-GREEDY = {"temperature": 0}
-PENALTIES = {
-    "frequency": [{**GREEDY, "frequency_penalty": 1.5}, {**GREEDY, "frequency_penalty": -2.0}],
-    "presence": [{**GREEDY, "presence_penalty": 2.0}, {"presence_penalty": -1.0}],
-    "repetition": [{**GREEDY, "repetition_penalty": 1.8}, {"repetition_penalty": 0.6}],
-    "min_new_tokens": [{**GREEDY, "min_new_tokens": 7}, {"min_new_tokens": 12}],
-    "all": [
-        {**GREEDY, "frequency_penalty": 0.7, "presence_penalty": 0.4, "repetition_penalty": 1.3, "min_new_tokens": 9},
-        {"frequency_penalty": 1.1, "repetition_penalty": 0.7, "logit_bias": {"3": 4.0}},
-    ],
-    "none": [GREEDY, {}],
-}
-
-
-@pytest.fixture(scope="module")
-def vp():
-    sys.path.insert(0, str(Path(__file__).parent))
-    import verify_paths
-
-    return verify_paths
-
-
-@pytest.fixture(autouse=True)
-def config(vp):
-    with vp.published_config():
-        yield
-
-
-def admit(vp, path, kind, seed=0):
-    rng = random.Random(seed)
-    requests = [vp.Request([rng.randrange(vp.VOCAB) for _ in range(4)], s) for s in PENALTIES[kind]]
-    run = vp.PATHS[path](requests, vp.hashed_model(seed))
-    run.prefill([rng.randrange(vp.VOCAB) for _ in requests])
-    return run, rng
+sys.path.insert(0, str(Path(__file__).parent))
+import verify_paths as vp
+from verify_paths import published  # noqa: F401  pytest finds the fixture by this name
 
 
 @pytest.mark.parametrize("path", ["dflash", "dspark"])
-@pytest.mark.parametrize("kind", PENALTIES)
-def test_every_row_of_the_block_is_penalized_as_if_decoded_alone(vp, path, kind):
-    run, rng = admit(vp, path, kind)
+@pytest.mark.parametrize("kind", vp.PENALTIES)
+def test_every_row_of_the_block_is_penalized_as_if_decoded_alone(path, kind):
+    run, rng = vp.admit(path, vp.PENALTIES[kind])
     for _ in range(4):
         trees = [vp.chain([r.tokens[-1], *(rng.choice([1, vp.EOS, 4]) for _ in range(4))]) for r in run.requests]
         got = run.verify(trees)
@@ -72,7 +40,7 @@ class Shift(CustomLogitProcessor):
 
 
 @pytest.mark.parametrize("path", ["dflash", "dspark"])
-def test_a_custom_processor_sees_penalized_logits(vp, path):
+def test_a_custom_processor_sees_penalized_logits(path):
     sampling = {"repetition_penalty": 1.8, "custom_params": {}}
     run = vp.PATHS[path]([vp.Request([1, 5, 4], sampling, [], Shift.to_str())], vp.hashed_model(3))
     run.prefill([4])
@@ -85,8 +53,8 @@ def test_a_custom_processor_sees_penalized_logits(vp, path):
 
 
 @pytest.mark.parametrize("path", ["dflash", "dspark"])
-def test_a_merged_and_a_retracted_request_keep_their_counts(vp, path):
-    run, _rng = admit(vp, path, "all")
+def test_a_merged_and_a_retracted_request_keep_their_counts(path):
+    run, _rng = vp.admit(path, vp.PENALTIES["all"])
     for _ in range(2):
         trees = [vp.chain([r.tokens[-1], 1, 4, 1]) for r in run.requests]
         run.verify(trees)
@@ -107,9 +75,9 @@ def test_a_merged_and_a_retracted_request_keep_their_counts(vp, path):
             torch.testing.assert_close(got[b, row], vp.plain_distribution(ahead, run.model))
 
 
-@pytest.mark.parametrize("kind", PENALTIES)
-def test_the_paths_without_logits_are_taken_only_unpenalized(vp, kind):
-    run, _ = admit(vp, "dflash", kind)
+@pytest.mark.parametrize("kind", vp.PENALTIES)
+def test_the_paths_without_logits_are_taken_only_unpenalized(kind):
+    run, _ = vp.admit("dflash", vp.PENALTIES[kind])
     with vp.forward_isolation(run.batch):
         info = run.batch.sampling_info
         info.is_all_greedy, info.logit_bias = True, None
@@ -122,8 +90,8 @@ def test_the_paths_without_logits_are_taken_only_unpenalized(vp, kind):
 
 @pytest.mark.parametrize("kind", ["frequency", "none"])
 @pytest.mark.parametrize("pending", [0, 1])
-def test_a_penalized_step_waits_for_the_last_result(vp, kind, pending):
-    run, _ = admit(vp, "dflash", kind)
+def test_a_penalized_step_waits_for_the_last_result(kind, pending):
+    run, _ = vp.admit("dflash", vp.PENALTIES[kind])
     scheduler = SimpleNamespace(require_mlp_sync=False, result_queue=deque([None] * pending))
     waits = Scheduler.is_disable_overlap_for_batch(scheduler, run.batch, last_batch=run.batch)
     assert bool(waits) == (kind == "frequency" and pending == 1)

@@ -1,6 +1,5 @@
 """Probe of spec-sampling-penalties: EAGLE-family and NGRAM verify with the penalties plain decoding applies."""
 
-import random
 import sys
 from collections import deque
 from pathlib import Path
@@ -10,47 +9,16 @@ import pytest
 import torch
 from sglang.srt.managers.scheduler import Scheduler
 
-GREEDY = {"temperature": 0}
-PENALTIES = {
-    "frequency": [{**GREEDY, "frequency_penalty": 1.5}, {**GREEDY, "frequency_penalty": -2.0}],
-    "presence": [{**GREEDY, "presence_penalty": 2.0}, {"presence_penalty": -1.0}],
-    "repetition": [{**GREEDY, "repetition_penalty": 1.8}, {"repetition_penalty": 0.6}],
-    "min_new_tokens": [{**GREEDY, "min_new_tokens": 7}, {"min_new_tokens": 12}],
-    "all": [
-        {**GREEDY, "frequency_penalty": 0.7, "presence_penalty": 0.4, "repetition_penalty": 1.3, "min_new_tokens": 9},
-        {"frequency_penalty": 1.1, "repetition_penalty": 0.7, "logit_bias": {"3": 4.0}},
-    ],
-    "none": [GREEDY, {}],
-}
-
-
-@pytest.fixture(scope="module")
-def vp():
-    sys.path.insert(0, str(Path(__file__).parent))
-    import verify_paths
-
-    return verify_paths
-
-
-@pytest.fixture(autouse=True)
-def config(vp):
-    with vp.published_config():
-        yield
-
-
-def admit(vp, path, kind, seed):
-    rng = random.Random(seed)
-    requests = [vp.Request([rng.randrange(vp.VOCAB) for _ in range(4)], s) for s in PENALTIES[kind]]
-    run = vp.PATHS[path](requests, vp.hashed_model(seed))
-    run.prefill([rng.randrange(vp.VOCAB) for _ in requests])
-    return run, rng
+sys.path.insert(0, str(Path(__file__).parent))
+import verify_paths as vp
+from verify_paths import published  # noqa: F401  pytest finds the fixture by this name
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("path", ["eagle", "ngram"])
-@pytest.mark.parametrize("kind", PENALTIES)
-def test_every_node_is_penalized_for_its_own_path(vp, path, kind, seed):
-    run, rng = admit(vp, path, kind, seed)
+@pytest.mark.parametrize("kind", vp.PENALTIES)
+def test_every_node_is_penalized_for_its_own_path(path, kind, seed):
+    run, rng = vp.admit(path, vp.PENALTIES[kind], seed)
     for _ in range(4):
         drafts = [[r.tokens[-1], *(rng.choice([1, vp.EOS, 4]) for _ in range(6))] for r in run.requests]
         trees = [vp.random_tree(rng, tokens) if path == "ngram" else vp.chain(tokens) for tokens in drafts]
@@ -64,8 +32,8 @@ def test_every_node_is_penalized_for_its_own_path(vp, path, kind, seed):
 
 
 @pytest.mark.parametrize("path", ["eagle", "ngram"])
-def test_a_retracted_request_comes_back_with_its_counts(vp, path):
-    run, _ = admit(vp, path, "all", 0)
+def test_a_retracted_request_comes_back_with_its_counts(path):
+    run, _ = vp.admit(path, vp.PENALTIES["all"])
     run.commit([[1, 4, 1], [4, 4]])
     retracted, req = run.requests[0], run.reqs[0]
     run.drop([0])
@@ -85,8 +53,8 @@ def test_a_retracted_request_comes_back_with_its_counts(vp, path):
 
 @pytest.mark.parametrize("path", ["eagle", "ngram"])
 @pytest.mark.parametrize("kind", ["frequency", "none"])
-def test_a_penalized_step_waits_for_the_last_result(vp, path, kind):
-    run, _ = admit(vp, path, kind, 0)
+def test_a_penalized_step_waits_for_the_last_result(path, kind):
+    run, _ = vp.admit(path, vp.PENALTIES[kind])
     scheduler = SimpleNamespace(require_mlp_sync=False, result_queue=deque([None]))
     waits = Scheduler.is_disable_overlap_for_batch(scheduler, run.batch, last_batch=run.batch)
     assert bool(waits) == (kind == "frequency")

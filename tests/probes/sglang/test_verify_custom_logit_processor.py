@@ -8,6 +8,10 @@ import pytest
 import torch
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor, DisallowedTokensLogitsProcessor
 
+sys.path.insert(0, str(Path(__file__).parent))
+import verify_paths as vp
+from verify_paths import published  # noqa: F401  pytest finds the fixture by this name
+
 GREEDY = {"temperature": 0}
 FORBID = {"custom_params": {"token_ids": [2, 5, 7]}}
 
@@ -21,20 +25,6 @@ class Shift(CustomLogitProcessor):
         return logits + scale[:, None] * ramp
 
 
-@pytest.fixture(scope="module")
-def vp():
-    sys.path.insert(0, str(Path(__file__).parent))
-    import verify_paths
-
-    return verify_paths
-
-
-@pytest.fixture(autouse=True)
-def config(vp):
-    with vp.published_config():
-        yield
-
-
 BATCHES = {
     "same for all": [(FORBID, DisallowedTokensLogitsProcessor)] * 3,
     "own parameters": [({"custom_params": {"scale": s}}, Shift) for s in (0.5, -0.25, 2.0)],
@@ -46,7 +36,7 @@ BATCHES = {
 
 @pytest.mark.parametrize("path", ["eagle", "ngram", "dflash", "dspark"])
 @pytest.mark.parametrize("name", BATCHES)
-def test_verify_runs_the_processor_of_each_request(vp, path, name):
+def test_verify_runs_the_processor_of_each_request(path, name):
     rng = random.Random(3)
     requests = [
         vp.Request([rng.randrange(vp.VOCAB) for _ in range(3)], sampling, [], cls and cls.to_str())

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from unittest import mock
 
+import pytest
 import torch
 from sglang.kernels.ops.speculative.dflash import compute_dflash_correct_drafts_and_bonus
 from sglang.kernels.ops.speculative.dspark import dspark_accept
@@ -38,6 +39,24 @@ VOCAB = 13
 EOS = 3
 TOKENIZER = SimpleNamespace(additional_stop_token_ids=None, eos_token_id=EOS)
 Model = Callable[[Sequence[int]], torch.Tensor]
+# Batches of sampling parameters, by the penalty that they exercise.
+PENALTIES = {
+    "frequency": [{"temperature": 0, "frequency_penalty": 1.5}, {"temperature": 0, "frequency_penalty": -2.0}],
+    "presence": [{"temperature": 0, "presence_penalty": 2.0}, {"presence_penalty": -1.0}],
+    "repetition": [{"temperature": 0, "repetition_penalty": 1.8}, {"repetition_penalty": 0.6}],
+    "min_new_tokens": [{"temperature": 0, "min_new_tokens": 7}, {"min_new_tokens": 12}],
+    "all": [
+        {
+            "temperature": 0,
+            "frequency_penalty": 0.7,
+            "presence_penalty": 0.4,
+            "repetition_penalty": 1.3,
+            "min_new_tokens": 9,
+        },
+        {"frequency_penalty": 1.1, "repetition_penalty": 0.7, "logit_bias": {"3": 4.0}},
+    ],
+    "none": [{"temperature": 0}, {}],
+}
 
 
 @dataclass
@@ -97,6 +116,13 @@ def published_config() -> Iterator[None]:
         # Compiling one torch.where for the CPU takes minutes.
         torch.compiler.set_stance("force_eager"),
     ):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def published() -> Iterator[None]:
+    """`published_config` around every test of a module that imports this."""
+    with published_config():
         yield
 
 
@@ -439,3 +465,12 @@ def is_finished(request: Request, length: int) -> bool:
 
 
 PATHS: dict[str, type[Path]] = {"eagle": Eagle, "ngram": Ngram, "dflash": DFlash, "dspark": DSpark}
+
+
+def admit(path: str, samplings: Sequence[dict], seed: int = 0) -> tuple[Path, random.Random]:
+    """Requests of random prompts, prefilled on a verify path; and the generator that made them, to go on with."""
+    rng = random.Random(seed)
+    requests = [Request([rng.randrange(VOCAB) for _ in range(4)], sampling) for sampling in samplings]
+    run = PATHS[path](requests, hashed_model(seed))
+    run.prefill([rng.randrange(VOCAB) for _ in requests])
+    return run, rng

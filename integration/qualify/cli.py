@@ -22,6 +22,7 @@ from sm120.integration.results.record import Conditions
 from .endpoint import Endpoint
 from .report import write_report
 from .run import PLANS, device, qualify
+from .trace import HARBOUR, load_trace
 
 console = Console(highlight=False)
 
@@ -37,6 +38,7 @@ def qualify_command(
     profile: Annotated[str | None, typer.Option(help="the profile it was started with")] = None,
     folder: Annotated[Path, typer.Option(help="where runs are kept")] = Path("build/qualify"),
     name: Annotated[str | None, typer.Option(help="name of this run; it seeds the texts")] = None,
+    trace: Annotated[Path, typer.Option(help="the agent's session to replay")] = HARBOUR,
 ) -> None:
     """Measure a served model; keep requests, answers, timing, device and a report with plots."""
     if plan not in PLANS:
@@ -46,6 +48,7 @@ def qualify_command(
             "report-matplotlib", "plots need matplotlib", fix="pip install '.[report]' in the tool's environment"
         )
     name = name or f"{profile or 'endpoint'}-{plan}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+    recorded = load_trace(trace)
     run = folder / name
     if run.exists():
         raise Refusal("qualify-exists", "a run has that name", path=run, fix="another --name")
@@ -69,11 +72,12 @@ def qualify_command(
     def say(line: str) -> None:
         console.print(f"[dim]{escape(line)}[/dim]")
 
-    result = qualify(endpoint, PLANS[plan], run, name=name, conditions=conditions, runtime=runtime, say=say)
+    result = qualify(
+        endpoint, PLANS[plan], run, name=name, conditions=conditions, runtime=runtime, trace=recorded, say=say
+    )
     table = Table("what", "request", "value", "why not, or note")
     for one in result.measurements:
-        value = "" if one.value is None else f"{one.value:,.3f} {one.unit}"
-        table.add_row(*map(escape, (one.kind, describe(one), value, one.refused or one.note)))
+        table.add_row(*map(escape, (one.kind, describe(one), one.shown(), one.refused or one.note)))
     console.print(table)
     console.print(f"report: {write_report(result, run)}")
 

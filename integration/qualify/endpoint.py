@@ -31,6 +31,7 @@ class Answer:
     text: str
     finish: str | None
     tool_calls: list[dict[str, Any]] = field(default_factory=list)
+    reasoning: str = ""
 
     @property
     def seconds_to_first(self) -> float:
@@ -50,7 +51,16 @@ class Answer:
 
 
 class NotAnswered(Exception):
-    """The endpoint refused a request or broke off; the message is what it said."""
+    """The endpoint refused a request or broke off; the message is what it said, `status` its HTTP status if any."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        self.status = status
+        super().__init__(message)
+
+    @property
+    def declined(self) -> bool:
+        """Whether the endpoint understood and will not: not a fault, a limit of rate, or a lack of rights."""
+        return self.status in (400, 404, 405, 415, 422, 501)
 
 
 class Endpoint:
@@ -101,7 +111,7 @@ class Endpoint:
             with self._client.stream("POST", path, json=body) as reply:
                 if reply.status_code != 200:
                     reply.read()
-                    raise NotAnswered(f"{path}: {reply.status_code} {reply.text[:300]}")
+                    raise NotAnswered(f"{path}: {reply.status_code} {reply.text[:300]}", reply.status_code)
                 for line in reply.iter_lines():
                     if line.startswith("data:") and line[5:].strip() != "[DONE]":
                         take(answer, json.loads(line[5:]), time.monotonic())
@@ -127,13 +137,15 @@ def take(answer: Answer, event: dict[str, Any], now: float) -> None:
     usage = event.get("usage") or {}
     for choice in event.get("choices") or []:
         delta = choice.get("delta") or {}
-        text = choice.get("text") or delta.get("content") or delta.get("reasoning_content") or ""
+        reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""
+        text = choice.get("text") or delta.get("content") or reasoning
         if text or delta.get("tool_calls") or usage.get("completion_tokens"):
             if not answer.first:
                 answer.first = now
                 answer.first_tokens = usage.get("completion_tokens") or None
             answer.last = now
         answer.text += choice.get("text") or delta.get("content") or ""
+        answer.reasoning += reasoning
         answer.finish = choice.get("finish_reason") or answer.finish
         for call in delta.get("tool_calls") or []:
             _add_call(answer.tool_calls, call)

@@ -23,9 +23,8 @@ def write_report(result: Result, folder: Path) -> Path:
             lines.append(f"* {name.replace('_', ' ')}: {value}")
     lines += ["", "| what | request | value | note |", "| --- | --- | --- | --- |"]
     for one in result.measurements:
-        value = "not measured" if one.value is None else f"{one.value:,.3f} {one.unit}"
         note = (one.refused or one.note).replace("|", "\\|").replace("\n", " ")
-        lines.append(f"| {one.kind} | {describe(one)} | {value} | {note} |")
+        lines.append(f"| {one.kind} | {describe(one)} | {one.shown()} | {note} |")
     lines += ["", "What each line means: docs/qualification.md. Raw requests and answers: requests.jsonl.", ""]
     lines += [f"![{plot.stem}]({plot.name})" for plot in plots]
     page = folder / "report.md"
@@ -34,7 +33,7 @@ def write_report(result: Result, folder: Path) -> Path:
 
 
 def draw(result: Result, folder: Path) -> list[Path]:
-    """The plots for which the result has numbers: prefill curve, restore beside cold, decode by context."""
+    """The plots for which the result has numbers: prefill curve, restore beside cold, decode, a trace by context band."""
     try:
         import matplotlib
     except ImportError:
@@ -45,7 +44,7 @@ def draw(result: Result, folder: Path) -> list[Path]:
     import matplotlib.pyplot as plt
 
     drawn = []
-    for name, draw_one in (("prefill", _prefill), ("restore", _restore), ("decode", _decode)):
+    for name, draw_one in (("prefill", _prefill), ("restore", _restore), ("decode", _decode), ("trace", _trace)):
         figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
         if draw_one(axes, result):
             axes.set_title(f"{result.id} ({result.source})", fontsize=9)
@@ -99,3 +98,23 @@ def _decode(axes: Any, result: Result) -> bool:
     axes.set(xlabel="concurrency, context tokens", ylabel="tok/s")
     axes.legend()
     return drawn
+
+
+def _trace(axes: Any, result: Result) -> bool:
+    """Bars for each kind of overlap, never joined; a band that no such request fell into has no bar."""
+    found = [one for one in _of(result, "trace decode per stream") if one.context_band]
+    bands = sorted({one.context_band for one in found if one.context_band})
+    series = sorted({(one.concurrency or 0, one.overlap or "") for one in found})
+    width = 0.8 / max(1, len(series))
+    for index, (concurrency, overlap) in enumerate(series):
+        mine = [one for one in found if (one.concurrency or 0, one.overlap or "") == (concurrency, overlap)]
+        places = [bands.index(one.context_band or (0, 1)) + index * width for one in mine]
+        axes.bar(places, [one.value for one in mine], width=width, label=f"C{concurrency}, {overlap}")
+        for place, one in zip(places, mine, strict=True):
+            axes.plot([place] * len(one.values), one.values, "_", color="grey")
+    middle = (len(series) - 1) * width / 2
+    axes.set_xticks([index + middle for index in range(len(bands))], [f"{low:,} to\n{high:,}" for low, high in bands])
+    axes.set(xlabel="context band, tokens", ylabel="decode per stream, tok/s", ylim=(0, None))
+    if found:
+        axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
+    return bool(found)

@@ -6,6 +6,7 @@ import json
 import platform
 import re
 import shutil
+import statistics
 import subprocess
 import time
 from collections.abc import Callable
@@ -19,13 +20,20 @@ from sm120.integration.results.record import UNITS, Conditions, Measurement, Res
 
 from .cases import Needle, ToolScore, measure_needles, measure_tools
 from .decode import Decode, measure_decode
+from .effort import DEFAULT, LEVELS, Effort, measure_efforts
 from .endpoint import Endpoint, NotAnswered
+from .overlap import TraceRates, trace_rates
 from .prefill import Timing, measure_prefill, measure_restore, measure_restores
+from .trace import Trace, load_trace, replay
+from .vision import Vision, measure_vision
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Sizes in characters of text: how many tokens they are, the endpoint says."""
+    """Sizes in characters of text: how many tokens they are, the endpoint says.
+
+    What is empty is not asked: no levels of effort, no pictures, no sessions of a trace.
+    """
 
     prefill: tuple[int, ...]
     restore: int
@@ -35,12 +43,46 @@ class Plan:
     needles: tuple[int, ...]
     depths: tuple[float, ...]
     repeats: int
+    efforts: tuple[str, ...] = ()
+    effort_tokens: int = 512
+    pictures: int = 0
+    trace_characters: int = 3000
+    trace_concurrency: tuple[int, ...] = ()
 
 
+# Four sessions of `full` are about 530K tokens together, within the pools of both profiles.
 # About 4.5 characters a token with a large vocabulary, one with bytes: `quick` fits a context of 8,192 either way.
 PLANS = {
-    "quick": Plan((1500, 4000), 3000, 600, 48, (1, 4), (1500, 5000), (0.1, 0.9), 3),
-    "full": Plan((18_000, 295_000, 2_200_000), 2_200_000, 9_000, 512, (1, 4), (295_000, 2_200_000), (0.1, 0.5, 0.9), 3),
+    "quick": Plan(
+        (1500, 4000),
+        3000,
+        600,
+        48,
+        (1, 4),
+        (1500, 5000),
+        (0.1, 0.9),
+        3,
+        efforts=("default", "none", "high"),
+        effort_tokens=512,
+        pictures=1,
+        trace_characters=3000,
+        trace_concurrency=(1, 2),
+    ),
+    "full": Plan(
+        (18_000, 295_000, 2_200_000),
+        2_200_000,
+        9_000,
+        512,
+        (1, 4),
+        (295_000, 2_200_000),
+        (0.1, 0.5, 0.9),
+        3,
+        efforts=tuple(LEVELS),
+        effort_tokens=16_384,
+        pictures=4,
+        trace_characters=600_000,
+        trace_concurrency=(1, 4),
+    ),
 }
 
 
@@ -52,6 +94,7 @@ def qualify(
     name: str,
     conditions: Conditions,
     runtime: Path | None = None,
+    trace: Trace | None = None,
     say: Callable[[str], None] = print,
 ) -> Result:
     """Measure `endpoint` and write result.json, device.json and runtime.json into `folder`.
@@ -96,6 +139,16 @@ def qualify(
         measurements.append(of_needles(measure_needles(endpoint, size, seed=f"{name} {size}", depths=plan.depths)))
     say("tool calls")
     measurements += of_tools(measure_tools(endpoint))
+    if plan.efforts:
+        say(f"reasoning effort: {', '.join(plan.efforts)}")
+        measurements += of_efforts(measure_efforts(endpoint, plan.efforts, plan.effort_tokens))
+    if plan.pictures:
+        say("positions in pictures")
+        seen = [measure_vision(endpoint, seed=f"{name} {number}") for number in range(plan.pictures)]
+        measurements += of_vision(seen)
+    for concurrency in plan.trace_concurrency:
+        say(f"trace, {concurrency} sessions at once")
+        measurements += _traced(endpoint, trace or load_trace(), plan.trace_characters, concurrency, name)
     result = Result(
         schema="sm120-result-1",
         id=re.sub(r"[^a-z0-9.-]+", "-", name.lower()).strip("-."),
@@ -186,6 +239,103 @@ def of_tools(scores: list[ToolScore]) -> list[Measurement]:
         Measurement(kind="tool calls semantic", value=sum(bool(score.semantic) for score in scores) / count,
                     unit="share", note=note),
     ]  # fmt: skip
+
+
+def of_efforts(efforts: list[Effort]) -> list[Measurement]:
+    """Score, tokens and time of each level, each under the level's name."""
+    plain = next((one for one in efforts if one.level == DEFAULT), None)
+    found: list[Measurement] = []
+    for one in efforts:
+        rest: dict[str, Any] = {"effort": one.level, "new_tokens": one.budget}
+        if one.reason:
+            found += [
+                _refused(kind, one.reason, outcome=one.outcome, **rest)
+                for kind in ("reasoning score", "reasoning tokens", "reasoning time")
+            ]
+            continue
+        note = "; ".join(f"{case}: {'right' if right else 'wrong'}" for case, right in one.right.items())
+        lengths = [answer.prompt_tokens for answer in one.answers]
+        if (
+            plain
+            and one is not plain
+            and None not in lengths
+            and lengths == [answer.prompt_tokens for answer in plain.answers]
+        ):
+            note += "; prompts as long as without a level: nothing shows that it was heeded"
+        share = sum(one.right.values()) / len(one.right)
+        found.append(Measurement(kind="reasoning score", value=share, unit="share", note=note, **rest))
+        tokens = [float(answer.completion_tokens) for answer in one.answers if answer.completion_tokens is not None]
+        if len(tokens) == len(one.answers):
+            value = statistics.median(tokens)
+            found.append(Measurement(kind="reasoning tokens", value=value, unit="tokens", values=tokens, **rest))
+        else:
+            found.append(_refused("reasoning tokens", "the endpoint does not say how many tokens it made", **rest))
+        seconds = [answer.last - answer.sent for answer in one.answers]
+        value = statistics.median(seconds)
+        found.append(Measurement(kind="reasoning time", value=value, unit="s", values=seconds, **rest))
+    return found
+
+
+def of_vision(pictures: list[Vision]) -> list[Measurement]:
+    """Exact and semantic shares over all pictures; one picture without a score leaves none."""
+    kinds = ("vision positions exact", "vision positions semantic")
+    bad = next((one for one in pictures if one.reason), None)
+    if bad:
+        return [_refused(kind, str(bad.reason), outcome=bad.outcome) for kind in kinds]
+    positions = [position for one in pictures for position in one.positions]
+    if not positions:
+        return [_refused(kind, "nothing asked") for kind in kinds]
+    note = "; ".join(f"{one.shape}: {'exact' if one.exact else 'semantic' if one.semantic else 'wrong'}"
+                     for one in positions)  # fmt: skip
+    exact, semantic = (sum(right) / len(positions) for right in (
+        [one.exact for one in positions], [one.semantic for one in positions]))  # fmt: skip
+    return [
+        Measurement(kind="vision positions exact", value=exact, unit="share", note=note),
+        Measurement(kind="vision positions semantic", value=semantic, unit="share", note=note),
+    ]
+
+
+def _traced(endpoint: Endpoint, trace: Trace, characters: int, concurrency: int, name: str) -> list[Measurement]:
+    rest: dict[str, Any] = {
+        "concurrency": concurrency,
+        "trace": f"{trace.name} {trace.digest} {characters:,} characters",
+    }
+    try:
+        told = replay(endpoint, trace, concurrency, characters, seed=f"{name} C{concurrency}")
+    except NotAnswered as error:
+        return [_refused(kind, str(error), **rest) for kind in TRACE_KINDS]
+    return of_trace(trace_rates(told), rest)
+
+
+TRACE_KINDS = ("trace decode per stream", "trace decode in band", "trace makespan")
+
+
+def of_trace(rates: TraceRates, rest: dict[str, Any]) -> list[Measurement]:
+    """Per stream by band and overlap, together by band, and the whole replay. `rest` names trace and concurrency."""
+    if rates.refused or rates.makespan is None:
+        return [_refused(kind, rates.refused or "nothing was asked", **rest) for kind in TRACE_KINDS]
+    found = [
+        Measurement(
+            kind="trace decode per stream", value=statistics.median(one.rates), unit="tok/s", values=one.rates,
+            context_tokens=one.context, context_band=one.band, overlap=one.overlap, **rest,
+        )
+        for one in rates.streams
+    ]  # fmt: skip
+    found += [
+        Measurement(
+            kind="trace decode in band", value=band.rate, unit="tok/s", context_tokens=band.context,
+            context_band=band.band, note=f"requests: {band.requests}, at a time: {band.mean_overlap:.2f}", **rest,
+        )
+        for band in rates.bands
+    ]  # fmt: skip
+    cached = "not reported" if rates.cached_tokens is None else f"{rates.cached_tokens:,}"
+    note = f"cached prompt tokens: {cached} of {rates.prompt_tokens:,}"
+    found.append(
+        Measurement(
+            kind="trace makespan", value=rates.makespan, unit="tok/s", new_tokens=rates.tokens, note=note, **rest
+        )
+    )
+    return found
 
 
 def device() -> dict[str, Any]:

@@ -41,7 +41,7 @@ def results_command(
             (plots / result.id).mkdir(parents=True, exist_ok=True)
             draw(result, plots / result.id)
         for one in result.measurements:
-            value = f"{one.value:,.2f} {one.unit}" if one.value is not None else "none"
+            value = f"{one.value:,.2f} {one.unit}" if one.value is not None else one.outcome or "none"
             note = one.refused or one.note
             table.add_row(*map(escape, (result.id, result.source, one.kind, describe(one), value, note)))
     console.print(table)

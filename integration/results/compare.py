@@ -68,6 +68,14 @@ def describe(one: Measurement) -> str:
         parts.append(f"{one.context_tokens:,} tokens")
     if one.new_tokens:
         parts.append(f"{one.new_tokens} new")
+    if one.effort:
+        parts.append(f"effort {one.effort}")
+    if one.trace:
+        parts.append(f"trace {one.trace}")
+    if one.context_band:
+        parts.append(f"band {one.context_band[0]:,} to {one.context_band[1]:,}")
+    if one.overlap:
+        parts.append(one.overlap)
     return ", ".join(parts)
 
 
@@ -85,7 +93,7 @@ def _line(one: Measurement, other: Measurement, reasons: list[str]) -> Line:
 
 def _same_request(one: Measurement, other: Measurement) -> str | None:
     """Why two measurements of a kind did not ask the same; None when they did."""
-    for name in ("concurrency", "new_tokens"):
+    for name in ("concurrency", "new_tokens", "effort", "trace", "context_band", "overlap"):
         if getattr(one, name) != getattr(other, name):
             return f"{name} {getattr(one, name)} / {getattr(other, name)}"
     x, y = one.context_tokens, other.context_tokens

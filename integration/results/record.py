@@ -23,6 +23,14 @@ Kind = Literal[
     "needles",
     "tool calls exact",
     "tool calls semantic",
+    "reasoning score",
+    "reasoning tokens",
+    "reasoning time",
+    "vision positions exact",
+    "vision positions semantic",
+    "trace decode per stream",
+    "trace decode in band",
+    "trace makespan",
     "token pool",
 ]
 UNITS: dict[str, str] = {
@@ -35,6 +43,14 @@ UNITS: dict[str, str] = {
     "needles": "share",
     "tool calls exact": "share",
     "tool calls semantic": "share",
+    "reasoning score": "share",
+    "reasoning tokens": "tokens",
+    "reasoning time": "s",
+    "vision positions exact": "share",
+    "vision positions semantic": "share",
+    "trace decode per stream": "tok/s",
+    "trace decode in band": "tok/s",
+    "trace makespan": "tok/s",
     "token pool": "tokens",
 }
 
@@ -44,16 +60,24 @@ class _Strict(BaseModel):
 
 
 class Measurement(_Strict):
-    """One number, or the reason why there is none. `None` among the conditions is "not published"."""
+    """One number, or the reason why there is none. `None` among the conditions is "not published".
+
+    `outcome` is for what the endpoint itself declined: a level that it refuses, a kind of input that it does not take.
+    """
 
     kind: Kind
     value: float | None
     unit: str
     refused: str | None = None
+    outcome: Literal["refused", "not supported"] | None = None
     concurrency: int | None = Field(None, ge=1)
     context_tokens: int | None = Field(None, ge=0)
     new_tokens: int | None = Field(None, ge=1)
     restored_tokens: int | None = Field(None, ge=0)
+    effort: str | None = None
+    trace: str | None = None
+    context_band: tuple[int, int] | None = None
+    overlap: Literal["alone", "others decoding", "others prefilling"] | None = None
     values: list[float] = []
     note: str = ""
 
@@ -65,7 +89,15 @@ class Measurement(_Strict):
             raise ValueError(f"unit of {self.kind} is {self.unit!r}, must be {UNITS[self.kind]!r}")
         if self.value is not None and self.value < 0:
             raise ValueError(f"value is {self.value}, must not be negative")
+        if self.outcome and self.value is not None:
+            raise ValueError(f"outcome is {self.outcome!r} beside a value, needs one of them")
+        if self.context_band and not 0 <= self.context_band[0] < self.context_band[1]:
+            raise ValueError(f"context_band is {self.context_band}, needs a first below its end")
         return self
+
+    def shown(self) -> str:
+        """The number with its unit, or in a word why there is none."""
+        return f"{self.value:,.3f} {self.unit}" if self.value is not None else self.outcome or "not measured"
 
 
 class Conditions(_Strict):

@@ -10,7 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Behaviour:
-    """`report` is honest, none, always zero, or always all; `chat` is a reply of tool calls or None for an error."""
+    """`report` is honest, none, always zero, or always all; `chat` is a reply of tool calls or None for an error.
+
+    `talk` answers a chat without tools: a body becomes `(status, text)` of an error, or a dict of text, reasoning,
+    prompt_tokens, tokens and finish.
+    """
 
     def __init__(self) -> None:
         self.report = "honest"
@@ -24,6 +28,7 @@ class Behaviour:
         self.token_seconds = 0.002
         self.start_seconds = 0.0
         self.chat = None
+        self.talk = None
         self.device: set[str] = set()
         self.disk: set[str] = set()
 
@@ -39,14 +44,28 @@ def endpoint_double(behaviour: Behaviour):
             if self.path.startswith("/flush_cache"):
                 behaviour.device.clear()
                 return self.json(200 if behaviour.flush else 404, {})
-            if self.path == "/v1/chat/completions" and behaviour.chat is None:
+            talks = behaviour.talk is not None and "tools" not in body
+            if self.path == "/v1/chat/completions" and behaviour.chat is None and not talks:
                 return self.json(400, {"error": "no chat template"})
+            said = behaviour.talk(body) if self.path == "/v1/chat/completions" and talks else None
+            if isinstance(said, tuple):
+                return self.json(said[0], {"error": said[1]})
             self.send_response(200)
             self.send_header("Content-Type", "text/event-stream")
             self.end_headers()
+            if said is not None:
+                return self.talk(said)
             if self.path == "/v1/chat/completions":
                 return self.chat(body)
             return self.completion(body)
+
+        def talk(self, said):
+            if said.get("reasoning"):
+                self.event({"choices": [{"delta": {"reasoning_content": said["reasoning"]}}]})
+            finish = said.get("finish", "stop")
+            self.event({"choices": [{"delta": {"content": said["text"]}, "finish_reason": finish}]})
+            usage = {"prompt_tokens": said.get("prompt_tokens"), "completion_tokens": said.get("tokens")}
+            self.event({"choices": [], "usage": usage})
 
         def chat(self, body):
             calls = behaviour.chat(body["messages"][-1]["content"])
@@ -61,11 +80,13 @@ def endpoint_double(behaviour: Behaviour):
         def completion(self, body):
             prompt, tokens = body["prompt"], body["max_tokens"]
             size = len(prompt)
-            tier = "device" if prompt in behaviour.device else "storage" if prompt in behaviour.disk else None
+            kept = {"device": behaviour.device, "storage": behaviour.disk}
+            found = {name: max(map(len, filter(prompt.startswith, kept[name].copy())), default=0) for name in kept}
+            tier = "device" if found["device"] else "storage" if found["storage"] else None
             behaviour.device.add(prompt)
             if behaviour.storage:
                 behaviour.disk.add(prompt)
-            cached = size - 1 if tier else 0
+            cached = min(size - 1, found[tier]) if tier else 0
             told = {"honest": cached, "zero": 0, "all": size, "none": None}[behaviour.report]
             text = "x" * tokens
             if behaviour.echo_needle and "engraved on the harbour bell is " in prompt:

@@ -1,9 +1,6 @@
 """Qualification against an endpoint that a test controls: what is measured, and every way to be fooled."""
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -11,7 +8,7 @@ from typer.testing import CliRunner
 from sm120.integration.cli import app
 from sm120.integration.qualify.cases import TOOL_CASES, has_number, measure_needles, measure_tools, score
 from sm120.integration.qualify.decode import decode_rates, measure_decode
-from sm120.integration.qualify.endpoint import Answer, Endpoint, NotAnswered
+from sm120.integration.qualify.endpoint import Answer, Endpoint, NotAnswered, take
 from sm120.integration.qualify.prefill import (
     cold_timing,
     measure_prefill,
@@ -24,25 +21,11 @@ from sm120.integration.qualify.report import write_report
 from sm120.integration.qualify.run import Plan, qualify
 from sm120.integration.qualify.texts import needle_text, text
 from sm120.integration.refusal import Refusal
-from sm120.integration.results.record import Conditions, load_result
+from sm120.integration.results.record import UNITS, Conditions, load_result
 
-_SPEC = importlib.util.spec_from_file_location("endpoint_double", Path(__file__).with_name("endpoint_double.py"))
-double = sys.modules.setdefault("endpoint_double", importlib.util.module_from_spec(_SPEC))
-_SPEC.loader.exec_module(double)
-
-SMALL = Plan((300, 600), 300, 100, 8, (1, 4), (400,), (0.1, 0.9), 2)
+SMALL = Plan((300, 600), 300, 100, 8, (1, 4), (400,), (0.1, 0.9), 2, efforts=("default", "high"), pictures=1,
+             trace_characters=3000, trace_concurrency=(1, 2))  # fmt: skip
 CONDITIONS = Conditions(device="a double", model="double", runtime="none")
-
-
-@pytest.fixture
-def behaviour():
-    return double.Behaviour()
-
-
-@pytest.fixture
-def endpoint(behaviour, tmp_path):
-    with double.endpoint_double(behaviour) as url:
-        yield Endpoint(url, tmp_path / "requests.jsonl", timeout=20)
 
 
 def answer(**changes) -> Answer:
@@ -180,13 +163,15 @@ def test_a_run_keeps_everything_and_ends_in_a_page(endpoint, behaviour, tmp_path
     kinds = [one.kind for one in result.measurements]
     assert kinds.count("cold prefill") == 2 and kinds.count("decode makespan") == 2
     refused = {one.kind for one in result.measurements if one.refused}
-    assert refused == {"tool calls exact", "tool calls semantic"}
+    assert refused == {kind for kind in UNITS if kind.startswith(("tool", "reasoning", "vision"))}
+    assert kinds.count("trace makespan") == 2 and {"trace decode per stream", "trace decode in band"} <= set(kinds)
     page = write_report(result, tmp_path).read_text()
-    for plot in ("prefill", "restore", "decode"):
+    for plot in ("prefill", "restore", "decode", "trace"):
         assert f"({plot}.png)" in page and (tmp_path / f"{plot}.png").read_bytes()[:4] == b"\x89PNG"
     wire = [json.loads(line) for line in (tmp_path / "requests.jsonl").read_text().splitlines()]
-    assert len(wire) == 1 + 2 * 2 * 2 + 2 + 2 * 4 + 5 + 2 + 3
-    assert all("request" in one and "answer" in one for one in wire) and wire[-1]["error"].startswith("/v1/chat")
+    assert len(wire) == 1 + 2 * 2 * 2 + 2 + 2 * 4 + 5 + 2 + 3 + 1 + 1 + 3 * 7
+    assert all("request" in one and "answer" in one for one in wire)
+    assert sum(str(one["error"]).startswith("/v1/chat") for one in wire) == 5
     assert json.loads((tmp_path / "device.json").read_text())["device"]
 
 
@@ -201,14 +186,39 @@ def test_a_page_without_a_cache_report_has_no_prefill_number(endpoint, behaviour
     assert not (tmp_path / "prefill.png").exists()
 
 
+def test_what_the_endpoint_declines_is_said_in_the_page(endpoint, behaviour, tmp_path):
+    pytest.importorskip("matplotlib", reason="the extra `report` is not installed")
+
+    def talk(body):
+        if "reasoning_effort" in body:
+            return 400, "no such level"
+        if isinstance(body["messages"][0]["content"], list):
+            return 400, "only text"
+        return {"text": "Answer: 3", "tokens": 5, "prompt_tokens": 40}
+
+    behaviour.talk = talk
+    plan = Plan((), 300, 100, 8, (1,), (), (), 1, efforts=("default", "high"), pictures=2)
+    result = qualify(endpoint, plan, tmp_path, name="a", conditions=CONDITIONS, say=lambda line: None)
+    assert load_result(tmp_path) == result
+    rows = write_report(result, tmp_path).read_text().splitlines()
+    for kind, shown in (("reasoning score", ["0.250 share", "refused"]), ("vision positions exact", ["not supported"])):
+        cells = [[cell.strip() for cell in row.split("|")] for row in rows if row.startswith(f"| {kind} |")]
+        assert [cell[3] for cell in cells] == shown
+
+
 def test_an_endpoint_that_is_not_there(tmp_path):
     with pytest.raises(Refusal, match="qualify-endpoint"):
         Endpoint("http://127.0.0.1:9", tmp_path / "r", timeout=2)
 
 
-def test_an_error_in_a_stream_is_no_answer():
-    from sm120.integration.qualify.endpoint import take
+def test_reasoning_is_timed_and_kept_apart_from_the_text():
+    one = answer(first=0.0, last=0.0)
+    for now, delta in ((1.0, {"reasoning_content": "Hm"}), (2.0, {"reasoning": "."}), (3.0, {"content": "Yes"})):
+        take(one, {"choices": [{"delta": delta}]}, now)
+    assert (one.first, one.last, one.reasoning, one.text) == (1.0, 3.0, "Hm.", "Yes")
 
+
+def test_an_error_in_a_stream_is_no_answer():
     with pytest.raises(NotAnswered, match="out of memory"):
         take(answer(), {"error": {"message": "out of memory"}}, 0.0)
 

@@ -67,7 +67,8 @@ def describe(one: Measurement) -> str:
     if one.context_tokens is not None:
         parts.append(f"{one.context_tokens:,} tokens")
     if one.new_tokens:
-        parts.append(f"{one.new_tokens} new")
+        # For a level of effort it is a budget; elsewhere exactly that many were made.
+        parts.append(f"{'up to ' if one.effort else ''}{one.new_tokens} new")
     if one.effort:
         parts.append(f"effort {one.effort}")
     if one.trace:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+# Consoles take their width once, when they are made: wide enough that no table breaks a line that a test looks for.
+os.environ["COLUMNS"] = "400"
 
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Servers profile free memory and time themselves: one at a time, on one worker, whatever runs on the other."""
     for item in items:

@@ -1,17 +1,8 @@
-"""Makes the folder's shared modules importable, and transformers beside a CPU build of torch.
-
-torchvision cannot load its compiled operators there: it registers fakes for two of them at import and dies when they
-are not declared; nothing calls them here.
-"""
+"""Makes the folder's shared modules importable, and transformers beside a CPU build of torch."""
 
 import sys
 from pathlib import Path
 
-import torch
-
 sys.path.insert(0, str(Path(__file__).parent))
 
-if not hasattr(torch.ops.torchvision, "nms"):
-    _schemas = torch.library.Library("torchvision", "FRAGMENT")
-    for _name in ("nms", "qnms"):
-        _schemas.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+import torchvision_schemas  # noqa: F401

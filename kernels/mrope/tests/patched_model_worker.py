@@ -14,6 +14,9 @@ import types
 
 os.environ |= {"SGLANG_USE_CPU_ENGINE": "0", "TRITON_INTERPRET": "1", "HF_HUB_OFFLINE": "1"}
 
+import torchvision_schemas  # noqa: F401
+
+# isort: split
 import torch
 from mrope_cpu_build import library, run
 from sglang.kernels.ops.attention import fused_qk_norm_mrope as op_file

@@ -17,6 +17,7 @@ from typing import Any
 from sm120.integration.checkout import Checkout
 from sm120.integration.fetch import free_bytes, sha256_of
 from sm120.integration.runtime import site_packages
+from sm120.integration.tool_output import tool_lines
 
 SM120 = "12.0"
 
@@ -159,12 +160,7 @@ def _existing(path: Path) -> str | None:
 
 
 def _version_line(command: list[str], containing: str = "") -> str | None:
-    try:
-        output = subprocess.run(command, capture_output=True, text=True, timeout=20).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    lines = [line.strip() for line in output.splitlines() if containing in line]
-    return lines[0] if lines else None
+    return next((line for line in tool_lines(command) if containing in line), None)
 
 
 def exit_code(found: Diagnosis) -> int:

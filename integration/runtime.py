@@ -28,6 +28,7 @@ from sm120.integration.fetch import fetch, sha256_of
 from sm120.integration.identity import Recipe, digest, load_recipe, runtime_ingredients
 from sm120.integration.pin import select_artifact
 from sm120.integration.refusal import Refusal
+from sm120.integration.tool_output import tool_lines
 from sm120.integration.tree import patched_tree, pristine_tree, sweep_unfinished
 from sm120.integration.wheels import repack
 
@@ -247,8 +248,8 @@ def _install(
         "deps": deps.name,
         "projects": {r.series.project: _project_record(home, r, w) for r, w in zip(recipes, wheels, strict=True)},
         "versions": _installed_versions(home),
-        "host_compiler": _first_line([os.environ.get("CXX", "c++"), "--version"]),
-        "nvcc": _last_line(["nvcc", "--version"]),
+        "host_compiler": next(iter(tool_lines([os.environ.get("CXX", "c++"), "--version"])), None),
+        "nvcc": next(reversed(tool_lines(["nvcc", "--version"])), None),
     }
     aside = home / "runtime.json.tmp"
     aside.write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n")
@@ -345,20 +346,3 @@ def _drop_old(folder: Path, recipe: Recipe, keep: str) -> None:
     for entry in folder.glob(f"{prefix}*"):
         if entry.name != keep:
             shutil.rmtree(entry, ignore_errors=True)
-
-
-def _first_line(command: list[str]) -> str | None:
-    lines = _lines(command)
-    return lines[0] if lines else None
-
-
-def _last_line(command: list[str]) -> str | None:
-    lines = _lines(command)
-    return lines[-1] if lines else None
-
-
-def _lines(command: list[str]) -> list[str]:
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=20).stdout.strip().splitlines()
-    except (OSError, subprocess.TimeoutExpired):
-        return []

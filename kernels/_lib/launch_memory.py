@@ -7,6 +7,7 @@ can change a Python object which some later, unrelated test then meets.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -49,7 +50,7 @@ class LaunchMemory:
         return f"at byte {address - first} of {end - first}"
 
 
-def _spans(arguments: Iterable[object]) -> Iterator[tuple[int, int]]:
+def _spans(arguments: Iterable[Any]) -> Iterator[tuple[int, int]]:
     for argument in arguments:
         if isinstance(argument, tuple | list):
             yield from _spans(argument)

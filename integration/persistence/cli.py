@@ -64,12 +64,13 @@ def bench_command(
     short: Annotated[bool, typer.Option(help="one page size only")] = False,
 ) -> None:
     """Write and restore pages through the patched path beside fio, after a check that every page arrives."""
-    from .bench import SHORT_SIZES, SIZES, run_bench, table
+    from .bench import SHORT_SIZES, SIZES, costs, run_bench, table
 
     sizes = SHORT_SIZES if short else SIZES
     with errors_as_messages():
         timings = run_bench(chosen_runtime(runtime), folder, sizes=sizes, rounds=rounds)
     console.print(table(timings))
+    console.print(costs(timings))
 
 
 def prove_persistence_command(

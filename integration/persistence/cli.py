@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+
+from sm120.integration.console import make_console
 
 from ..prove.runtime import Runtime
 
-console, log = Console(highlight=False), Console(stderr=True, highlight=False)
+console, log = make_console(), make_console(stderr=True)
 RuntimeFolder = Annotated[Path | None, typer.Option(help="runtime folder; SM120_RUNTIME when left out")]
 Folder = Annotated[Path, typer.Option(help="where to put test files: on the file system you will use")]
 

@@ -3,7 +3,7 @@
 Upstream runs them on a GPU with bfloat16. Here the interpreter runs the kernels, with float16 (its bfloat16 is wrong),
 which rounds finer, so chains get a fifteenth of upstream's tolerance: within that, a verify may read another request's
 state. Trees keep it; their difference of 5e-2 is there on the release as well.
-tests/runtime/test_upstream_gdn_kit.py collects this file, on the patched tree and on the release.
+tests/runtime/test_in_runtime_long.py collects this file, on the patched tree and on the release.
 """
 
 import functools
@@ -77,7 +77,9 @@ def without_states(monkeypatch):
 def test_recover_verify_of_a_chain(monkeypatch, lens, heads):
     without_states(monkeypatch)
     case = verify_case(*lens, heads)
-    runner.run_gdn_eagle_verify_case(unittest.TestCase(), case, topk=1, spec_kind="eagle", head_k_dim=64, head_v_dim=64, **ON_CPU)
+    runner.run_gdn_eagle_verify_case(
+        unittest.TestCase(), case, topk=1, spec_kind="eagle", head_k_dim=64, head_v_dim=64, **ON_CPU
+    )
 
 
 def test_recover_verify_that_reads_another_slot_fails_the_kit(monkeypatch):

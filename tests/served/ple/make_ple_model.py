@@ -113,7 +113,7 @@ def linear_attention() -> dict[str, torch.Tensor]:
         "linear_attn.A_log": normal(V_HEADS),
         "linear_attn.dt_bias": normal(V_HEADS),
         "linear_attn.norm.weight": torch.ones(LINEAR_DIM),
-        "linear_attn.out_proj.weight": normal(HIDDEN, values, scale=0.2),
+        "linear_attn.out_proj.weight": normal(HIDDEN, values, scale=0.3),
     }
 
 
@@ -122,7 +122,7 @@ def full_attention() -> dict[str, torch.Tensor]:
         "self_attn.q_proj.weight": normal(2 * HEADS * HEAD_DIM, HIDDEN),
         "self_attn.k_proj.weight": normal(KV_HEADS * HEAD_DIM, HIDDEN),
         "self_attn.v_proj.weight": normal(KV_HEADS * HEAD_DIM, HIDDEN),
-        "self_attn.o_proj.weight": normal(HIDDEN, HEADS * HEAD_DIM, scale=0.2),
+        "self_attn.o_proj.weight": normal(HIDDEN, HEADS * HEAD_DIM, scale=0.3),
         "self_attn.q_norm.weight": torch.zeros(HEAD_DIM),
         "self_attn.k_norm.weight": torch.zeros(HEAD_DIM),
     }
@@ -132,7 +132,7 @@ def mlp() -> dict[str, torch.Tensor]:
     return {
         "mlp.gate_proj.weight": normal(INNER, HIDDEN),
         "mlp.up_proj.weight": normal(INNER, HIDDEN),
-        "mlp.down_proj.weight": normal(HIDDEN, INNER, scale=0.2),
+        "mlp.down_proj.weight": normal(HIDDEN, INNER, scale=0.3),
     }
 
 
@@ -152,7 +152,7 @@ def side_embedding() -> dict[str, torch.Tensor]:
     return {
         "ple_embedding.ngram_embedding.shard_0.weight": normal(rows, PLE_DIM // len(NGRAM_SIZES), scale=1.0),
         "key_proj.weight": normal(wide, PLE_DIM),
-        "value_proj.weight": normal(HIDDEN, PLE_DIM, scale=0.1),
+        "value_proj.weight": normal(HIDDEN, PLE_DIM, scale=0.5),
         "norm_key.weight": torch.zeros(wide),
         "norm_query.weight": torch.zeros(wide),
         "norm_conv.weight": torch.zeros(wide),

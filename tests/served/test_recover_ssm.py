@@ -12,17 +12,26 @@ from pathlib import Path
 
 import pytest
 
+from sm120.integration import prove
 from sm120.integration.planner import HybridModel, ServerSettings, plan
+from sm120.integration.planner.settings import SideState
 from sm120.integration.prove import models, recipes
-from sm120.integration.prove.server import Reply, Server
+from sm120.integration.prove.runtime import Runtime
+from sm120.integration.prove.server import Reply, Server, ServerFailed
 
 pytestmark = [pytest.mark.served, pytest.mark.timeout(1200)]
 
 FAULTS = Path(__file__).parent / "recover_faults"
+PLE = Path(__file__).parent / "ple"
 # Head dims that the kernels know, and few heads: the interpreter pays per program.
 LINEAR = dict(linear_key_head_dim=64, linear_value_head_dim=64, linear_num_key_heads=1, linear_num_value_heads=2)
 TARGET = replace(models.HYBRID, config=LINEAR)
+# The mixers of a Qwen4-Exp's residual streams would be compiled at every start.
+EAGER = {"TORCHDYNAMO_DISABLE": "1"}
 PROMPTS = [[97 + i * 7 % 100 for i in range(n)] for n in (11, 36, 14)]
+# Prompts for which the STANDALONE draft guesses well; by transformers alone, with its margins: all lengths occur in the
+# first, and every three-draft run of the others.
+AGREEABLE = [[97 + i * step % 100 for i in range(12)] for step in (26, 17, 30)]
 NEW_TOKENS = 12
 DRAFTS = 4
 
@@ -42,12 +51,16 @@ class Answers:
 
 @pytest.fixture(scope="session")
 def answers(runtime, work):
-    """answers(algorithm, mode, fault): start that server once, ask it, stop it."""
+    """answers(algorithm, mode, fault, kind): start that server once, ask it, stop it.
+
+    The kind is what it serves and is asked: the three prompts, "accepted" for prompts with better drafts, "paged" for a
+    request that is continued, "ple" for the three prompts to a model with PLE.
+    """
 
     @cache
-    def ask(algorithm: str | None, mode: str = "full", fault: str | None = None, paged: bool = False) -> Answers:
+    def ask(algorithm: str | None, mode: str = "full", fault: str | None = None, kind: str = "prompts") -> Answers:
         make = lambda model: models.make(runtime, model, work / "models")  # noqa: E731
-        arguments = dict(recipes.HYBRID_PAGED if paged else recipes.HYBRID)
+        arguments = dict(recipes.HYBRID_PAGED if kind == "paged" else recipes.HYBRID)
         if algorithm == "nextn":
             arguments |= recipes.nextn()
         elif algorithm == "standalone":
@@ -57,10 +70,18 @@ def answers(runtime, work):
         if algorithm:
             arguments["gdn-mtp-cache-mode"] = mode
         hooks = [FAULTS / "report_pool_bytes.py", *([FAULTS / f"{fault}.py"] if fault else [])]
-        log = work / f"{algorithm}-{mode}-{fault}-{paged}.log"
-        server = Server(runtime, make(TARGET), arguments, log=log, environment=recipes.HYBRID_ENVIRONMENT, hooks=hooks)
+        environment = dict(recipes.HYBRID_ENVIRONMENT)
+        if kind == "ple":
+            hooks.append(PLE / "float16_dense.py")
+            environment |= EAGER
+        log = work / f"{algorithm}-{mode}-{fault}-{kind}.log"
+        target = make_ple_model(runtime, work) if kind == "ple" else make(TARGET)
+        server = Server(runtime, target, arguments, log=log, environment=environment, hooks=hooks)
         with server:
-            replies = resume_after_a_checkpoint(server) if paged else server.generate_batch(PROMPTS, NEW_TOKENS)
+            if kind == "paged":
+                replies = resume_after_a_checkpoint(server)
+            else:
+                replies = server.generate_batch(AGREEABLE if kind == "accepted" else PROMPTS, NEW_TOKENS)
             said = log.read_text()
         found = re.findall(r"POOL_BYTES (.*)", said)
         # what the scheduler runs with, after the state pool has capped what the arguments asked for
@@ -73,15 +94,26 @@ def answers(runtime, work):
     return ask
 
 
+def make_ple_model(runtime: Runtime, work: Path) -> Path:
+    folder = work / "models" / "ple"
+    if not folder.is_dir():
+        runtime.run_script(PLE / "make_ple_model.py", str(folder), str(Path(prove.__file__).parent))
+    return folder
+
+
 def resume_after_a_checkpoint(server: Server) -> list[Reply]:
-    """Cross token 64 while generating, then start from that checkpoint: its state can only come from the commit."""
-    prompt = [97 + i * 7 % 100 for i in range(57)]
+    """Cross token 64 while generating, then go on from that checkpoint: its state can only come from the commit.
+
+    The prompt is one whose round over the boundary accepts two drafts past it, and the continuations leave the path at
+    the boundary: tokens later the state has forgotten, and the same tokens once more hardly change it.
+    """
+    prompt = [97 + i * 29 % 100 for i in range(60)]
     first = server.generate(prompt, 14)
-    resumed = server.generate([*prompt, *first.tokens, 99], 8)
-    return [first, resumed]
+    boundary = [*prompt, *first.tokens[:4]]
+    return [first, *server.generate_batch([[*boundary, other] for other in (99, 45, 120)], 8)]
 
 
-def planned(mode: str, answers: Answers) -> dict[str, int]:
+def planned(mode: str, answers: Answers, side_state: SideState | None = None) -> dict[str, int]:
     model = HybridModel(
         linear_layers=3,
         full_layers=1,
@@ -93,6 +125,7 @@ def planned(mode: str, answers: Answers) -> dict[str, int]:
         conv_kernel=4,
         kv_heads=2,
         head_dim=32,
+        side_state=side_state,
     )
     settings = ServerSettings(
         max_running=answers.max_running,
@@ -131,12 +164,13 @@ def test_without_states_equals_with_states_equals_no_speculation(answers, algori
 
 
 @pytest.mark.long
-def test_every_accepted_length_occurs(answers):
+def test_every_accepted_length_occurs_and_is_committed_right(answers):
+    none = answers("standalone", "none", kind="accepted")
+    assert none.tokens == answers(None, kind="accepted").tokens
     seen: Counter[int] = Counter()
-    for algorithm in ("nextn", "standalone", "dflash"):
-        for reply in answers(algorithm, "none").replies:
-            for length, times in enumerate(reply.meta["spec_correct_drafts_histogram"]):
-                seen[length] += times
+    for reply in none.replies:
+        for length, times in enumerate(reply.meta["spec_correct_drafts_histogram"]):
+            seen[length] += times
     assert all(seen[length] for length in range(DRAFTS)), f"accepted drafts: {dict(seen)}"
 
 
@@ -159,17 +193,49 @@ def test_a_wrong_commit_is_noticed(answers, fault):
 
 @pytest.mark.long
 def test_a_request_resumes_from_a_checkpoint_that_the_commit_wrote(answers):
-    plain = answers(None, paged=True)
+    plain = answers(None, kind="paged")
     for mode in ("full", "none"):
-        said = answers("standalone", mode, paged=True)
-        assert said.replies[1].cached("device") == 64, "the checkpoint was not used"
+        said = answers("standalone", mode, kind="paged")
+        assert [reply.cached("device") for reply in said.replies[1:]] == [64] * 3, "the checkpoint was not used"
         assert said.tokens == plain.tokens
 
 
 @pytest.mark.long
 def test_a_checkpoint_folded_after_the_advance_is_noticed(answers):
-    wrong = answers("standalone", "none", "checkpoint_after_advance", paged=True)
-    plain = answers(None, paged=True)
+    wrong = answers("standalone", "none", "checkpoint_after_advance", kind="paged")
+    plain = answers(None, kind="paged")
     assert wrong.tokens[0] == plain.tokens[0], "only the checkpoint is wrong"
-    assert wrong.replies[1].cached("device") == 64
-    assert wrong.tokens[1] != plain.tokens[1]
+    assert [reply.cached("device") for reply in wrong.replies[1:]] == [64] * 3
+    assert wrong.tokens[1:] != plain.tokens[1:]
+
+
+@pytest.mark.long
+def test_ple_side_states_follow_the_accepted_drafts(answers):
+    """A tiny Qwen4-Exp: its n-gram context and short convolution are committed last, from the same accepted step."""
+    plain = answers(None, kind="ple")
+    for mode in ("full", "none"):
+        said = answers("standalone", mode, kind="ple")
+        assert said.tokens == plain.tokens
+        assert max(reply.accept_length for reply in said.replies) > 1.2, "the drafts are never accepted"
+        assert said.pools == planned(mode, said, SideState(layers=1, channels=128, width=9, ngram_tokens=2))
+
+
+@pytest.mark.long
+def test_a_skipped_ple_commit_is_noticed(answers):
+    assert answers("standalone", "none", "ple_commit_skipped", kind="ple").tokens != answers(None, kind="ple").tokens
+
+
+@pytest.mark.long
+def test_replayssm_verification_of_a_model_with_ple_is_refused_at_start(runtime, work):
+    draft = models.make(runtime, models.HYBRID_STANDALONE_DRAFT, work / "models")
+    server = Server(
+        runtime,
+        make_ple_model(runtime, work),
+        {**recipes.HYBRID, **recipes.standalone(draft), "enable-linear-replayssm-spec": True},
+        log=work / "ple-replayssm.log",
+        environment=recipes.HYBRID_ENVIRONMENT | EAGER,
+        hooks=[PLE / "float16_dense.py"],
+    )
+    with pytest.raises(ServerFailed, match="incompatible with Qwen4-Exp PLE side states"):
+        server.start()
+    server.kill()

@@ -30,7 +30,7 @@ ACTIVATION = torch.float16  # the interpreter's bfloat16 is wrong
 class Rig:
     """One GDN hybrid: pool, backend, layers with seeded weights, in one cache mode."""
 
-    def __init__(self, mode, *, state_dtype=torch.float32, drafts=DRAFTS):
+    def __init__(self, mode, *, state_dtype=torch.float32, drafts=DRAFTS, **side_states):
         self.drafts = drafts
         params = Mamba2CacheParams(
             shape=Mamba2StateShape.create(
@@ -58,6 +58,7 @@ class Rig:
             speculative_num_draft_tokens=drafts,
             speculative_eagle_topk=1,
             recover_gdn_states=mode == "none",
+            **side_states,
         )
         known = inspect.signature(HybridReqToTokenPool.__init__).parameters
         self.pool = HybridReqToTokenPool(**{k: v for k, v in arguments.items() if k in known})
@@ -165,8 +166,8 @@ def test_the_pool_without_states_is_smaller_by_exactly_them(runtime):
 
 @pytest.mark.parametrize(
     ("state_dtype", "last_steps"),
-    [(torch.float32, [0, 3]), (torch.float16, [2, 1])],
-    ids=["fp32_state", "fp16_state"],
+    [(torch.float32, [0, 3]), (torch.bfloat16, [2, 1])],
+    ids=["fp32_state", "bf16_state"],
 )
 def test_outputs_and_committed_states_equal_the_full_pool(runtime, state_dtype, last_steps):
     full, none = Rig("full", state_dtype=state_dtype), Rig("none", state_dtype=state_dtype)
@@ -183,12 +184,42 @@ def test_outputs_and_committed_states_equal_the_full_pool(runtime, state_dtype, 
         assert torch.equal(none.cache.conv[0], full.cache.conv[0])
 
 
+def test_ple_side_states_are_committed_as_in_full_mode(runtime):
+    ple = dict(short_conv_layer_ids=[0], short_conv_state_shape=(8, 9), ngram_context_len=2, ngram_eos_token_id=0)
+    full, none = Rig("full", **ple), Rig("none", **ple)
+    assert none.cache.intermediate_ssm is None, "the mode must not fall back to full"
+    for rig in (full, none):
+        short, ngram = rig.pool.short_conv_pool, rig.pool.ngram_pool
+        kept, contexts = short.intermediate_conv_state, ngram.intermediate_context
+        kept.copy_(torch.arange(1.0, kept.numel() + 1).remainder(1999).view(kept.shape))
+        contexts.copy_(torch.arange(1, contexts.numel() + 1).view(contexts.shape))
+        rig.run([3, 1], [5, 2], window(0, 2))
+        rig.commit([2, 0], ([6, 7], [-1, 0]))
+        # rows of the window are those of the requests in the batch; slot 6 has no checkpoint due
+        want = torch.stack([kept[:, 0, 2], kept[:, 1, 0], kept[:, 1, 0]], dim=1)
+        assert torch.equal(short.conv_state[:, [5, 2, 7]], want)
+        assert not short.conv_state[:, 6].any()
+        assert torch.equal(ngram.context[[5, 2, 7]], torch.stack([contexts[0, 2], contexts[1, 0], contexts[1, 0]]))
+    assert torch.equal(none.pool.short_conv_pool.conv_state, full.pool.short_conv_pool.conv_state)
+    assert torch.equal(none.cache.temporal, full.cache.temporal)
+
+
 def test_verify_leaves_every_state_alone(runtime):
     rig = Rig("none")
     assert rig.cache.intermediate_ssm is None
     before = rig.cache.temporal.clone()
     rig.run([1, 2], [4, 5], window(0, 2))
     assert torch.equal(rig.cache.temporal, before)
+
+
+def test_the_flag_moves_no_positional_argument():
+    from sglang.srt.arg_groups.field_order import POSITIONAL_FIELD_ORDER
+    from sglang.srt.server_args import ServerArgs
+
+    names = list(inspect.signature(ServerArgs).parameters)
+    assert "gdn_mtp_cache_mode" in names, "the runtime has no --gdn-mtp-cache-mode"
+    listed = [name for name in POSITIONAL_FIELD_ORDER if name != "gdn_mtp_cache_mode"]
+    assert names[: len(listed)] == listed
 
 
 def settings(**changes):

@@ -5,19 +5,24 @@ from stand_ins import after, replace
 
 @after("sglang.srt.mem_cache.memory_pool")
 def report(module):
-    build = module.MambaPool.__init__
+    build = module.HybridReqToTokenPool.__init__
 
-    def build_and_report(self, **arguments):
-        build(self, **arguments)
-        size = lambda *tensors: sum(x.numel() * x.element_size() for x in tensors)  # noqa: E731
-        cache = self.mamba_cache
-        pools = {"conv": size(*cache.conv), "ssm": size(cache.temporal)}
-        if getattr(cache, "intermediate_conv_window", None):
-            pools["conv_window"] = size(*self._intermediate_conv_window_phys)
-        if getattr(cache, "intermediate_ssm", None) is not None:
-            pools["intermediate_ssm"] = size(cache.intermediate_ssm)
-        if self.recover_window is not None:
-            pools["recover_window"] = size(*self.recover_window)
-        print("POOL_BYTES", *(f"{name}={value}" for name, value in sorted(pools.items())), flush=True)
+    def build_and_report(self, *arguments, **options):
+        build(self, *arguments, **options)
+        mamba, short, ngram = self.mamba_pool, self.short_conv_pool, self.ngram_pool
+        cache = mamba.mamba_cache
+        pools = {
+            "conv": cache.conv,
+            "ssm": [cache.temporal],
+            "conv_window": getattr(cache, "intermediate_conv_window", None) and mamba._intermediate_conv_window_phys,
+            "intermediate_ssm": [getattr(cache, "intermediate_ssm", None)],
+            "recover_window": mamba.recover_window,
+            "ple_short_conv": [short.conv_state],
+            "ple_short_conv_window": [short.intermediate_conv_state],
+            "ple_ngram": [ngram.context],
+            "ple_ngram_window": [ngram.intermediate_context],
+        }
+        sizes = {n: sum(x.numel() * x.element_size() for x in xs or () if x is not None) for n, xs in pools.items()}
+        print("POOL_BYTES", *(f"{name}={size}" for name, size in sizes.items() if size), flush=True)
 
-    replace(module.MambaPool, "__init__", build_and_report)
+    replace(module.HybridReqToTokenPool, "__init__", build_and_report)

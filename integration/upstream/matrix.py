@@ -17,6 +17,7 @@ from sm120.integration.identity import digest
 from sm120.integration.overlay import load_overlay
 from sm120.integration.patch_file import Patch
 from sm120.integration.probes import ProbeResult, probe_modules, run_probes
+from sm120.integration.refusal import Refusal
 from sm120.integration.series import Series, load_series
 from sm120.integration.upstream import ladder
 from sm120.integration.upstream.ladder import Rung, TextVerdict, apply_to, climb
@@ -24,7 +25,11 @@ from sm120.integration.upstream.releases import Release, Snapshot, load_releases
 from sm120.integration.upstream.stages import Stage, Staged, stage_series
 
 # Raise when the same inputs would give another cell, so that cached ones are not used.
-LAYOUT = 2
+LAYOUT = 3
+
+# Seconds for all probes of a project on one release, and for one alone: a release that hangs one must not end the matrix.
+PROBES_TIMEOUT = 1800
+PROBE_TIMEOUT = 300
 
 RULES = [ladder.ADDED_SHARE, ladder.REMOVED_SHARE, ladder.MINIMUM_LINES]
 
@@ -151,6 +156,8 @@ def make_cell(stage: Stage, pinned: str, release: Snapshot, probe: ProbeResult |
     rungs = (*verdict.rungs, probe_rung(probe))
     if verdict.merged:
         return Cell("merged", "", verdict.why, rungs)
+    if rungs[-1].holds and Version(release.version) < Version(pinned):
+        return Cell("n/a", "", "its probe passes on this older release: the defect came later", rungs)
     if rungs[-1].holds:
         return Cell("superseded", "", "its probe passes on the unpatched release", rungs)
     if missing := _older_without(stage, pinned, release):
@@ -204,8 +211,11 @@ def probe_rung(result: ProbeResult | None) -> Rung:
         return Rung("probe", True, f"passes on the unpatched release ({result.passed} passed)")
     if result.red:
         return Rung("probe", False, f"fails there: {result.failures[0] if result.failures else result.failed}"[:200])
-    broken = f"{result.errors} errors, {result.skipped} skipped"
-    return Rung("probe", None, f"cannot run there ({broken}): {(result.failures or ('',))[0]}"[:200])
+    if result.errors:
+        reason = next((line.partition(": ")[2] for line in result.failures), "") or f"{result.errors} errors"
+        return Rung("probe", None, f"cannot run there: {reason}"[:200])
+    why = f"{result.skipped} of its tests skip" if result.skipped else "none of its tests ran"
+    return Rung("probe", None, f"cannot run there: {why}")
 
 
 def probe_results(checkout: Checkout, staged: Staged, release: Release) -> dict[str, ProbeResult]:
@@ -214,11 +224,30 @@ def probe_results(checkout: Checkout, staged: Staged, release: Release) -> dict[
     todo = [patch for patch in staged.series.patches if patch.slug not in found]
     if todo:
         tree = release_tree(checkout, staged.series.project, release)
-        results = run_probes(checkout, todo, tree)
+        results = _run_all(checkout, todo, tree)
         for patch in todo:
             _write(_probe_path(checkout, patch, release), json.dumps(asdict(results[patch.slug])))
         found |= results
     return found
+
+
+def _run_all(checkout: Checkout, patches: list[Patch], tree: Path) -> dict[str, ProbeResult]:
+    """All probes in one process; when one takes that down or hangs, each in a process of its own."""
+    try:
+        return run_probes(checkout, patches, tree, timeout=PROBES_TIMEOUT)
+    except Refusal as refusal:
+        if refusal.code != "probe-crashed":
+            raise
+    results = {}
+    for patch in patches:
+        try:
+            results |= run_probes(checkout, [patch], tree, timeout=PROBE_TIMEOUT)
+        except Refusal as refusal:
+            if refusal.code != "probe-crashed":
+                raise
+            said = refusal.what.splitlines()[-1]
+            results[patch.slug] = ProbeResult(0, 0, 1, 0, (f"{patch.slug}: the process ended early: {said}",))
+    return results
 
 
 def known_probe_results(checkout: Checkout, series: Series, release: Release) -> dict[str, ProbeResult]:

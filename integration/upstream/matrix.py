@@ -238,7 +238,7 @@ def _run_all(checkout: Checkout, patches: list[Patch], tree: Path) -> dict[str, 
     except Refusal as refusal:
         if refusal.code != "probe-crashed":
             raise
-    results = {}
+    results: dict[str, ProbeResult] = {}
     for patch in patches:
         try:
             results |= run_probes(checkout, [patch], tree, timeout=PROBE_TIMEOUT)

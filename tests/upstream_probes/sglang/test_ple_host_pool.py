@@ -62,7 +62,7 @@ def host_pool(pool, layout):
 
 def expect(pool, slots, values):
     for number, tensor in enumerate(states(pool)):
-        for slot, value in zip(slots.tolist(), values):
+        for slot, value in zip(slots.tolist(), values, strict=True):
             assert (tensor[slot] == value).all(), f"state {number}, slot {slot}: {tensor[slot].unique().tolist()}"
 
 

@@ -16,7 +16,7 @@ LAYERS = [1, 3]
 
 
 def rows_between_layers(src_layers, dst_layers, src_indices, dst_indices, page_size):
-    for src, dst in zip(src_layers, dst_layers):
+    for src, dst in zip(src_layers, dst_layers, strict=True):
         dst[dst_indices] = src[src_indices]
 
 

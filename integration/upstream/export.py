@@ -145,6 +145,14 @@ def upstream_tests(checkout: Checkout, pin: Pin, patch: Patch) -> list[tuple[str
     return [(f"{folder}/{name}", _as_upstream(pin, f"{folder}/{name}", text)) for name, text in texts.items()]
 
 
+def added_files(checkout: Checkout, recipe: Recipe, closure: Closure) -> list[str]:
+    """Paths upstream of the files that the last commit adds beside its diff: the test first, then overlay files."""
+    pin = recipe.series.pin
+    overlay = _shares(checkout, recipe, closure)[-1][1]
+    tests = [target for target, _ in upstream_tests(checkout, pin, closure.patch)]
+    return tests + [pin.upstream_path(target) for target, _ in overlay]
+
+
 def _as_upstream(pin: Pin, target: str, text: str) -> str:
     for wheel, upstream in pin.test_renames.items():
         text = re.sub(rf"\b{re.escape(wheel)}\b", upstream, text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import tempfile
@@ -21,6 +22,15 @@ from sm120.integration.refusal import Refusal
 from sm120.integration.series import Series, load_series
 from sm120.integration.upstream import ladder
 from sm120.integration.upstream.ladder import Rung, TextVerdict, apply_to, climb
+from sm120.integration.upstream.record import (
+    Record,
+    RecordedCell,
+    RecordedProbe,
+    RecordedTable,
+    load_record,
+    save_record,
+    table_inputs,
+)
 from sm120.integration.upstream.releases import Release, Snapshot, load_releases, release_tree, snapshot, write_files
 from sm120.integration.upstream.stages import Stage, Staged, stage_series
 
@@ -79,15 +89,15 @@ class Table:
 def make_matrix(checkout: Checkout, project: str, *, probes: bool = False, report: Report = lambda line: None) -> Table:
     """Every patch of `project` on every release of its `releases.toml`.
 
-    `probes` also runs the patches' probes on releases other than the pin, which needs the runtime's layer and unpacks
-    each release.
+    Results of probes that are known count; `probes` runs those that are not, which needs a runtime and unpacks each
+    release.
 
     Raises:
         Refusal: from the series, the releases, or fetching.
     """
     series = load_series(checkout.patches / project)
     releases = load_releases(checkout.patches / project)
-    results = {release.version: known_probe_results(checkout, series, release) for release in releases if probes}
+    results = {release.version: known_probe_results(checkout, series, release) for release in releases}
     path = checkout.build / "matrix" / f"table-{_table_key(checkout, series, releases, results, probes)}.json"
     if (known := _cached_table(path)) is not None:
         return known
@@ -107,7 +117,7 @@ def make_matrix(checkout: Checkout, project: str, *, probes: bool = False, repor
     ]
     yanked = {release.version: release.yanked for release in releases if release.yanked}
     table = Table(project, series.pin.version, [release.version for release in releases], yanked, rows)
-    results = {release.version: known_probe_results(checkout, series, release) for release in releases if probes}
+    results = {release.version: known_probe_results(checkout, series, release) for release in releases}
     path = checkout.build / "matrix" / f"table-{_table_key(checkout, series, releases, results, probes)}.json"
     _write(path, json.dumps(table.as_data()))
     return table
@@ -136,7 +146,8 @@ def column(
     """The cells of every patch on one release, by slug; cells are cached by the content they depend on."""
     found: dict[str, Cell] = {}
     files: Snapshot | None = None
-    results = probe_results(checkout, staged, release) if probes else {}
+    known = probe_results if probes else _known
+    results = known(checkout, staged, release)
     for stage in staged.stages:
         path = checkout.build / "matrix" / f"{_key(stage, release, results.get(stage.patch.slug))}.json"
         cell = _cached(path)
@@ -226,9 +237,14 @@ def probe_results(checkout: Checkout, staged: Staged, release: Release) -> dict[
         tree = release_tree(checkout, staged.series.project, release)
         results = _run_all(checkout, todo, tree)
         for patch in todo:
-            _write(_probe_path(checkout, patch, release), json.dumps(asdict(results[patch.slug])))
+            key = _probe_key(checkout, patch, release)
+            _write(_probe_path(checkout, key), json.dumps(asdict(results[patch.slug])))
         found |= results
     return found
+
+
+def _known(checkout: Checkout, staged: Staged, release: Release) -> dict[str, ProbeResult]:
+    return known_probe_results(checkout, staged.series, release)
 
 
 def _run_all(checkout: Checkout, patches: list[Patch], tree: Path) -> dict[str, ProbeResult]:
@@ -251,14 +267,56 @@ def _run_all(checkout: Checkout, patches: list[Patch], tree: Path) -> dict[str, 
 
 
 def known_probe_results(checkout: Checkout, series: Series, release: Release) -> dict[str, ProbeResult]:
-    """What earlier runs of the same probes on the same release gave, by slug."""
-    results = {patch.slug: _cached_probe(_probe_path(checkout, patch, release)) for patch in series.patches}
-    return {slug: result for slug, result in results.items() if result is not None}
+    """What earlier runs of the same probes on the same release gave, by slug: those of this checkout, and the recorded."""
+    recorded = load_record(checkout).probes
+    found = {}
+    for patch in series.patches:
+        key = _probe_key(checkout, patch, release)
+        if (result := _cached_probe(_probe_path(checkout, key))) is not None:
+            found[patch.slug] = result
+        elif key in recorded:
+            found[patch.slug] = ProbeResult(**recorded[key].model_dump())
+    return found
 
 
-def _probe_path(checkout: Checkout, patch: Patch, release: Release) -> Path:
+def _probe_key(checkout: Checkout, patch: Patch, release: Release) -> str:
     texts = [path.read_text() for path in probe_modules(checkout, patch)]
-    return checkout.build / "matrix" / "probes" / f"{digest([LAYOUT, release.sha256, texts])[:24]}.json"
+    return digest([LAYOUT, release.sha256, texts])[:24]
+
+
+def _probe_path(checkout: Checkout, key: str) -> Path:
+    return checkout.build / "matrix" / "probes" / f"{key}.json"
+
+
+def record_matrix(checkout: Checkout, tables: list[Table], today: datetime.date) -> Path:
+    """Commit-ready: the tables and every known result of the probes that they rest on, into `patches/matrix.json`."""
+    record = load_record(checkout)
+    projects, probes = dict(record.projects), {}
+    for project in checkout.projects():
+        series = load_series(checkout.patches / project)
+        for release in load_releases(checkout.patches / project):
+            for slug, result in known_probe_results(checkout, series, release).items():
+                first = tuple(line[:200] for line in result.failures[:1])
+                key = _probe_key(checkout, series.patch(slug), release)
+                probes[key] = RecordedProbe(**asdict(result) | {"failures": first})
+    for table in tables:
+        cells = {row.slug: {version: _recorded(cell) for version, cell in row.cells.items()} for row in table.rows}
+        series = load_series(checkout.patches / table.project)
+        inputs = table_inputs(checkout, series)
+        old = projects.get(table.project)
+        # The date says when the content was found, so that recording it again changes nothing.
+        same = old is not None and (old.inputs, old.cells) == (inputs, cells)
+        made = old.made if old is not None and same else today
+        projects[table.project] = RecordedTable(
+            made=made, inputs=inputs, pinned=table.pinned, versions=table.versions, cells=cells
+        )
+    projects = {name: projects[name] for name in checkout.projects() if name in projects}
+    return save_record(checkout, Record(projects=projects, probes=probes))
+
+
+def _recorded(cell: Cell) -> RecordedCell:
+    rung = next(rung for rung in cell.rungs if rung.name == "probe")
+    return RecordedCell(word=cell.word, where=cell.where, probe=rung.detail)
 
 
 def _cached_probe(path: Path) -> ProbeResult | None:

@@ -15,7 +15,7 @@ from sm120.integration.checkout import Checkout, find_checkout
 from sm120.integration.refusal import Refusal
 from sm120.integration.upstream.bump import Plan, accept, bump_folder, load_plan, plan_bump, time_machine
 from sm120.integration.upstream.detector import measure, summary
-from sm120.integration.upstream.matrix import Table, make_matrix
+from sm120.integration.upstream.matrix import Table, make_matrix, record_matrix
 from sm120.integration.upstream.matrix_page import page
 from sm120.integration.upstream.releases import find_release, local_release
 from sm120.integration.upstream.watch import new_versions, report, try_release
@@ -29,7 +29,10 @@ def matrix_command(
     project: Annotated[str | None, typer.Argument(help="one project; all when left out")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON, rungs included")] = False,
     html: Annotated[Path | None, typer.Option(help="write one self-contained page")] = None,
-    probes: Annotated[bool, typer.Option(help="also run the probes on the unpatched releases (minutes)")] = False,
+    probes: Annotated[
+        bool, typer.Option(help="run the probes on the unpatched releases where that was not done (minutes a release)")
+    ] = False,
+    record: Annotated[bool, typer.Option(help="write patches/matrix.json, which the README is made from")] = False,
 ) -> None:
     """Show what every patch is on every listed release. Cells are cached by content; a second run takes seconds."""
     checkout = find_checkout()
@@ -37,6 +40,8 @@ def matrix_command(
         make_matrix(checkout, name, probes=probes, report=lambda line: progress.print(line, markup=False))
         for name in known_projects(checkout, project)
     ]
+    if record:
+        progress.print(f"recorded in {record_matrix(checkout, tables, datetime.date.today())}", markup=False)
     if html:
         html.parent.mkdir(parents=True, exist_ok=True)
         html.write_text(page(tables, datetime.date.today()))

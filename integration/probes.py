@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -74,8 +75,13 @@ def run_files(
             raise Refusal(
                 "probe-crashed", f"pytest gave no report: {(result.stdout + result.stderr)[-2000:]}", path=tree
             )
-        cases = list(ElementTree.parse(report).iter("testcase"))
-    return {name: _count(file, cases, checkout.root) for name, file in files.items()}
+        return read_report(report, files, checkout.root)
+
+
+def read_report(report: Path, files: dict[str, Path], root: Path) -> dict[str, ProbeResult]:
+    """What pytest's JUnit `report` (family xunit1) says of each of `files`, which lie below `root`, by their names."""
+    cases = list(ElementTree.parse(report).iter("testcase"))
+    return {name: _count(file, cases, root) for name, file in files.items()}
 
 
 def tree_environment(checkout: Checkout, tree: Path) -> dict[str, str]:
@@ -139,6 +145,6 @@ def _count(file: Path, cases: list[ElementTree.Element], root: Path) -> ProbeRes
 def _reason(outcome: ElementTree.Element) -> str:
     """The first line of a failure; of a file that did not import, the exception that stopped it."""
     raised = [line[1:].strip() for line in (outcome.text or "").splitlines() if line.startswith("E ")]
-    if outcome.tag == "error" and raised:
-        return raised[-1]
-    return ((outcome.get("message") or "").strip().splitlines() or [""])[0]
+    said = (outcome.get("message") or "").strip().splitlines() or [""]
+    reason = raised[-1] if outcome.tag == "error" and raised else said[0]
+    return re.sub(r" \(/[^)]*\)", "", reason)  # where a module lies differs from machine to machine

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from sm120.integration.identity import load_recipe
-from sm120.integration.probes import ProbeResult, run_files
+from sm120.integration.probes import ProbeResult, read_report, tree_environment
 from sm120.integration.runtime import pristine_of
 from sm120.integration.upstream.ledger import load_ledger
 
@@ -29,20 +31,40 @@ def _load_mutants():
 
 
 MUTANTS = _load_mutants()
-_results: dict[str, dict[str, ProbeResult]] = {}
+_runs: dict[str, tuple[dict[str, ProbeResult], dict[str, ProbeResult]]] = {}
 
 
-def run(project: str, files: list[Path]) -> dict[str, ProbeResult]:
+def run_twice(project: str, mutants: list, files: list[Path]) -> tuple[dict[str, ProbeResult], dict[str, ProbeResult]]:
+    """What the guards do on the pristine release, and what they do there with these fixes undone."""
+    named = {path.stem: path for path in files}
     pristine = pristine_of(CHECKOUT, load_recipe(CHECKOUT, project))
-    return run_files(CHECKOUT, {path.stem: path for path in files}, pristine)
+    with tempfile.TemporaryDirectory(prefix="sm120-guards-") as name:
+        reports = [Path(name) / "plain.xml", Path(name) / "undone.xml"]
+        command = [
+            sys.executable,
+            FOLDER / "run_twice.py",
+            *reports,
+            ",".join(mutant.row for mutant in mutants),
+            *files,
+        ]
+        environment = tree_environment(CHECKOUT, pristine)
+        result = subprocess.run(
+            list(map(str, command)), cwd=CHECKOUT.root, env=environment, capture_output=True, text=True
+        )
+        assert all(report.is_file() for report in reports), (result.stdout + result.stderr)[-3000:]
+        plain, undone = (read_report(report, named, CHECKOUT.root) for report in reports)
+    return plain, undone
 
 
-def run_undone(monkeypatch, project: str, mutants: list) -> set[str]:
-    """The test functions that fail when these fixes are undone; none may break before it is called."""
-    monkeypatch.setenv("PROOF_EXTRA", str(FOLDER / "mutants.py"))
-    monkeypatch.setenv("MUTANTS", ",".join(mutant.row for mutant in mutants))
-    probes = {row.name: row.probe for row in load_ledger(CHECKOUT)}
-    results = run(project, sorted({CHECKOUT.root / probes[mutant.row] for mutant in mutants}))
+def runs(project: str) -> tuple[dict[str, ProbeResult], dict[str, ProbeResult]]:
+    if project not in _runs:
+        mutants = [mutant for mutant in MUTANTS if mutant.project == project]
+        _runs[project] = run_twice(project, mutants, [path for path in PROBES if path.parent.name == project])
+    return _runs[project]
+
+
+def red(results: dict[str, ProbeResult]) -> set[str]:
+    """The test functions that fail; none may break before it is called."""
     assert not [result for result in results.values() if result.errors], results
     return {line.split(":")[0].split("[")[0] for result in results.values() for line in result.failures}
 
@@ -51,28 +73,26 @@ def run_undone(monkeypatch, project: str, mutants: list) -> set[str]:
 @pytest.mark.xdist_group("upstream-probes")
 @pytest.mark.parametrize("path", PROBES, ids=lambda path: path.stem)
 def test_passes_on_the_pristine_release(path: Path):
-    project = path.parent.name
-    if project not in _results:
-        _results[project] = run(project, [one for one in PROBES if one.parent.name == project])
-    result = _results[project][path.stem]
+    result = runs(path.parent.name)[0][path.stem]
     assert result.green, result
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("upstream-probes")
 @pytest.mark.parametrize("project", PROJECTS)
-def test_an_undone_fix_is_noticed_by_its_guards_and_no_other(monkeypatch, project):
-    mutants = [mutant for mutant in MUTANTS if mutant.project == project]
-    expected = frozenset().union(*(mutant.guards for mutant in mutants))
-    assert run_undone(monkeypatch, project, mutants) == expected
+def test_undone_fixes_are_noticed_by_their_guards_and_no_other(project):
+    expected = frozenset().union(*(mutant.guards for mutant in MUTANTS if mutant.project == project))
+    assert red(runs(project)[1]) == expected
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("upstream-probes")
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.row)
-def test_a_fix_undone_alone_is_noticed_by_its_own_guards(monkeypatch, mutant):
-    assert run_undone(monkeypatch, mutant.project, [mutant]) == mutant.guards
+def test_a_fix_undone_alone_is_noticed_by_its_own_guards(mutant):
+    probes = {row.name: row.probe for row in load_ledger(CHECKOUT)}
+    _, undone = run_twice(mutant.project, [mutant], [CHECKOUT.root / probes[mutant.row]])
+    assert red(undone) == mutant.guards
 
 
 def test_the_ledger_is_sound_and_every_guarded_row_has_an_undoing():

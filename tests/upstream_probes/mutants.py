@@ -1,14 +1,14 @@
 """What upstream has fixed, undone in one place each: the guards beside this file must notice.
 
-Read twice: by the tests, for the table, and through PROOF_EXTRA by the process that runs the guards. There the modules
-that belong to the ledger rows named in MUTANTS are imported with their text changed; nothing on disk is.
+A fix is undone in the living process: the functions whose code a change of the module's text would change get that
+code. Nothing on disk changes, and nothing heavy is imported twice.
 """
 
-import linecache
-import os
-import sys
+import importlib
+import inspect
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType
 from typing import Any
 
 
@@ -152,33 +152,41 @@ def mutated(text: str, mutants: list[Mutant]) -> str:
     return text
 
 
-class _Loader(SourceFileLoader):
-    mutants: list[Mutant]
+def undo(mutants: list[Mutant]) -> None:
+    """Undo these fixes in this process, importing their modules where that was not done.
 
-    def get_code(self, fullname: str) -> Any:
-        text = mutated(self.get_data(self.path).decode(), self.mutants)
-        # Triton compiles what `inspect` shows.
-        linecache.cache[self.path] = (len(text), None, text.splitlines(keepends=True), self.path)
-        return compile(text, self.path, "exec", dont_inherit=True)
-
-
-class _Finder:
-    """Finds the modules of the chosen mutants, and no others."""
-
-    def __init__(self, chosen: list[Mutant]) -> None:
-        self.chosen = chosen
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        mutants = [mutant for mutant in self.chosen if mutant.module == name]
-        spec = PathFinder.find_spec(name, path, target) if mutants else None
-        if spec is None or spec.origin is None:
-            return None
-        loader = _Loader(name, spec.origin)
-        loader.mutants = mutants
-        spec.loader = loader
-        return spec
+    Raises:
+        LookupError: as `mutated`, or when a change touches no function that can be found.
+    """
+    for name in dict.fromkeys(mutant.module for mutant in mutants):
+        module = importlib.import_module(name)
+        path = module.__file__
+        text = Path(path).read_text()
+        old = _functions(compile(text, path, "exec"))
+        new = _functions(compile(mutated(text, [mutant for mutant in mutants if mutant.module == name]), path, "exec"))
+        changed = [qualname for qualname in old if _shape(old[qualname]) != _shape(new[qualname])]
+        if not changed:
+            raise LookupError(f"{name}: no function changes")
+        for qualname in changed:
+            function: Any = module
+            for part in qualname.split("."):
+                function = inspect.getattr_static(function, part)
+            inspect.unwrap(function).__code__ = new[qualname]
 
 
-if __name__.startswith("proof_extra"):
-    names = os.environ["MUTANTS"].split(",")
-    sys.meta_path.insert(0, _Finder([mutant for mutant in MUTANTS if mutant.row in names]))
+def _functions(module: CodeType) -> dict[str, CodeType]:
+    """Code of the module's functions and methods by qualified name, not of what is nested in them."""
+    found, todo = {}, [module]
+    while todo:
+        for code in (const for const in todo.pop().co_consts if isinstance(const, CodeType)):
+            if code.co_flags & inspect.CO_NEWLOCALS:
+                found[code.co_qualname] = code
+            else:
+                todo.append(code)  # a class
+    return {name: code for name, code in found.items() if "<" not in name}
+
+
+def _shape(code: CodeType) -> tuple:
+    """What code does, without the lines that it stands on."""
+    consts = tuple(_shape(const) if isinstance(const, CodeType) else repr(const) for const in code.co_consts)
+    return code.co_code, consts, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars

@@ -68,7 +68,11 @@ def known_projects(checkout: Checkout, project: str | None) -> list[str]:
 
 
 def _grid(table: Table) -> Grid:
-    grid = Grid("patch", *table.versions, title=f"{table.project} (pinned {table.pinned})", title_justify="left")
+    grid = Grid(title=f"{table.project} (pinned {table.pinned})", title_justify="left")
+    # A slug is what the other commands want: it is never cut.
+    grid.add_column("patch", no_wrap=True, min_width=max((len(row.slug) for row in table.rows), default=0))
+    for version in table.versions:
+        grid.add_column(version, overflow="fold")
     for row in table.rows:
         cells = []
         for version in table.versions:

@@ -40,7 +40,7 @@ class Exported:
 def export_onto(
     checkout: Checkout, recipe: Recipe, closure: Closure, clone: Path, ref: str = "HEAD", *, signoff: bool = False
 ) -> Exported:
-    """Commit the closure and the patch, each as one commit, on the new branch `SLUG` of `clone`, based on `ref`.
+    """Commit the closure and the patch, each as one commit with its test, on the new branch `SLUG` of `clone` at `ref`.
 
     Raises:
         Refusal: `export-clone` (no git clone, no identity), `export-ref` (unknown ref), `export-branch` (the branch
@@ -61,13 +61,15 @@ def export_onto(
         environment = {"GIT_INDEX_FILE": str(index)}
         _git(clone, "read-tree", base, environment=environment)
         commits, subjects, parent = [], [], base
+        tests: set[str] = set()
         for patch, files in _shares(checkout, recipe, closure):
             for target, data in files:
                 _add_file(clone, environment, recipe.series.pin.upstream_path(target), data, patch)
             _apply_cached(clone, environment, upstream_diff(recipe.series.pin, patch), patch)
-            if patch is closure.patch:
-                for target, text in upstream_tests(checkout, recipe.series.pin, patch):
+            for target, text in upstream_tests(checkout, recipe.series.pin, patch):
+                if target not in tests:  # tests of neighbours share modules
                     _add_file(clone, environment, target, text.encode(), patch)
+                    tests.add(target)
             tree = _git(clone, "write-tree", environment=environment)
             message = commit_message(patch, signed_by)
             parent = _git(clone, "commit-tree", tree, "-p", parent, "-F", "-", stdin=message)

@@ -45,7 +45,9 @@ def _table(series: Series, matrix: RecordedTable, folder: str) -> list[str]:
         others = _by_word({version: cells[version].word for version in matrix.versions if version != pinned})
         row = [link, what, patch.fields["Tier"], here, others, status + rivals, ", ".join(patch.evidence)]
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
-    rows.append(f"\nCompared with the released wheels on {matrix.made}: `sm120 matrix {series.project}`.")
+    words = "docs/upstream.md" if folder else "../../docs/upstream.md"
+    compared = f"Compared with the released wheels on {matrix.made}: `sm120 matrix {series.project}`"
+    rows.append(f"\n{compared} ([the words]({words}#words)).")
     return rows
 
 

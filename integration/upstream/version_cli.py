@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as Grid
 
@@ -68,11 +69,11 @@ def known_projects(checkout: Checkout, project: str | None) -> list[str]:
 
 
 def _grid(table: Table) -> Grid:
-    grid = Grid(title=f"{table.project} (pinned {table.pinned})", title_justify="left")
+    grid = Grid(title=f"{table.project} (pinned {table.pinned})", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     # A slug is what the other commands want: it is never cut.
     grid.add_column("patch", no_wrap=True, min_width=max((len(row.slug) for row in table.rows), default=0))
     for version in table.versions:
-        grid.add_column(version, overflow="fold")
+        grid.add_column(version, overflow="fold", min_width=9)
     for row in table.rows:
         cells = []
         for version in table.versions:

@@ -2,6 +2,8 @@
 PYTHON ?= python3
 RUNTIME ?= auto
 SM120 := build/dev/bin/sm120
+# The toolkit as Python packages, for a machine without nvcc. nvcc links from lib64, which the packages call lib.
+TOOLKIT = $(CURDIR)/build/dev/lib/python3.*/site-packages/nvidia/cu13
 
 .PHONY: runtime test test-long lint clean
 
@@ -11,6 +13,7 @@ runtime: build/dev/.installed
 test: build/dev/.tested lint
 	$(SM120) runtime --flavor $(RUNTIME)
 	$(SM120) link-test-layer
+	command -v nvcc >/dev/null || PATH=$$(echo $(TOOLKIT)/bin):$$PATH; \
 	site=$$(echo $(CURDIR)/build/runtime/lib/python3.*/site-packages); \
 	SM120_RUNTIME=$(CURDIR)/build/runtime SM120_SGLANG=$$site SM120_FLASHINFER=$$site \
 	build/dev/bin/python -m pytest -n 2 --dist loadgroup
@@ -33,6 +36,9 @@ build/dev/.installed: pyproject.toml CMakeLists.txt
 
 build/dev/.tested: build/dev/.installed
 	build/dev/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	command -v nvcc >/dev/null || { \
+	  build/dev/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[nvcc]' && \
+	  for toolkit in $(TOOLKIT); do ln -sfn lib $$toolkit/lib64; done; }
 	touch $@
 
 clean:

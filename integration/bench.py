@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from sm120.integration.checkout import Checkout, find_checkout
+from sm120.integration.console import make_console
 from sm120.integration.identity import Recipe, load_recipe
 from sm120.integration.persistence.cli import bench_command as persistence_command
 from sm120.integration.quilt import export_quilt
@@ -28,7 +28,7 @@ from sm120.integration.tree import apply_series, copy_touched, patched_tree
 from sm120.integration.wheels import repack
 
 app = typer.Typer(no_args_is_help=True, help="Measure the pipeline, the storage path, or a kernel.")
-console = Console(highlight=False)
+console = make_console()
 
 
 @app.command("pipeline")

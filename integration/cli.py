@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from sm120.integration.bench import app as bench_app
 from sm120.integration.checkout import find_checkout
+from sm120.integration.console import make_console
 from sm120.integration.namespace.cli import app as namespace_app
 from sm120.integration.nixl_check.cli import app as nixl_check_app
 from sm120.integration.operate_cli import register as register_operate
@@ -33,7 +33,7 @@ app.add_typer(namespace_app, name="namespace")
 app.add_typer(nixl_check_app, name="nixl-check")
 register_operate(app)
 register_upstream(app)
-console = Console(highlight=False)
+console = make_console()
 
 Project = Annotated[str | None, typer.Argument(help="sglang, flashinfer or nixl; all when left out")]
 
@@ -43,7 +43,7 @@ def main() -> None:
     try:
         app()
     except Refusal as refusal:
-        Console(stderr=True, highlight=False).print(f"error: {refusal}", markup=False, soft_wrap=True)
+        make_console(stderr=True).print(f"error: {refusal}", markup=False, soft_wrap=True)
         sys.exit(2)
 
 

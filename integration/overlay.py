@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
+from sm120.integration.manifest import read_manifest
 from sm120.integration.refusal import Refusal
 
 
@@ -62,15 +62,7 @@ def load_manifest(folder: Path) -> KernelManifest:
         Refusal: `kernel-missing`, `kernel-syntax`, `kernel-field`.
     """
     path = folder / "kernel.toml"
-    try:
-        manifest = KernelManifest.model_validate(tomllib.loads(path.read_text()))
-    except FileNotFoundError:
-        raise Refusal("kernel-missing", "no such kernel", path=path) from None
-    except tomllib.TOMLDecodeError as error:
-        raise Refusal("kernel-syntax", str(error), path=path) from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise Refusal("kernel-field", f"{'.'.join(map(str, first['loc']))}: {first['msg']}", path=path) from None
+    manifest = read_manifest(path, KernelManifest, "kernel", missing="no such kernel")
     if manifest.name != folder.name:
         raise Refusal("kernel-field", f"name is {manifest.name!r} in the folder {folder.name!r}", path=path)
     return manifest

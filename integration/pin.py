@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import platform
 import sys
-import tomllib
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from sm120.integration.manifest import read_manifest
 from sm120.integration.refusal import Refusal
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -141,16 +141,7 @@ def load_pin(folder: Path) -> Pin:
         Refusal: `pin-syntax` or `pin-field`, with the line where TOML gives one.
     """
     path = folder / "pin.toml"
-    try:
-        pin = Pin.model_validate(tomllib.loads(path.read_text()))
-    except FileNotFoundError:
-        raise Refusal("pin-missing", "no pin for this project", path=path) from None
-    except tomllib.TOMLDecodeError as error:
-        raise Refusal("pin-syntax", str(error), path=path) from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise Refusal("pin-field", f"{field}: {first['msg']}", path=path) from None
+    pin = read_manifest(path, Pin, "pin", missing="no pin for this project")
     if pin.project != folder.name:
         raise Refusal("pin-field", f"project is {pin.project!r} in the folder of {folder.name!r}", path=path)
     for entry in pin.paths:

@@ -11,12 +11,13 @@ from typing import Annotated
 
 import httpx
 import typer
-from rich.console import Console
+
+from sm120.integration.console import make_console
 
 from .prometheus import Samples, parse, view
 
 PAGE = Path(__file__).with_name("page.html")
-console = Console(highlight=False)
+console = make_console()
 
 
 class Source:

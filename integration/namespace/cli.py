@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
+from sm120.integration.console import make_console
 from sm120.integration.identity import digest
 
 from . import store
@@ -18,7 +18,7 @@ from .checkpoint import HashCache, read_checkpoint
 from .identity import differences, directory_name, identity, parse_serving, runtime_identity
 
 app = typer.Typer(no_args_is_help=True, help="Folders for stored pages, named by what the pages mean.")
-console, log = Console(highlight=False), Console(stderr=True, highlight=False)
+console, log = make_console(), make_console(stderr=True)
 
 Root = Annotated[Path, typer.Option(help="folder of all namespaces")]
 

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sm120.integration.identity import digest
+from sm120.integration.manifest import first_problem
 from sm120.integration.refusal import Refusal
 
 from .checkpoint import Checkpoint
@@ -105,8 +106,7 @@ def parse_serving(fields: list[str]) -> Serving:
     try:
         return Serving(**values)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise Refusal("namespace-field", f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise Refusal("namespace-field", first_problem(error)) from error
 
 
 def runtime_identity(path: Path) -> str:

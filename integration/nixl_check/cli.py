@@ -8,6 +8,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from sm120.integration.console import make_console
+
 from .matrix import CASES, QUEUES, Matrix, Row, run_matrix
 
 app = typer.Typer(no_args_is_help=False)
@@ -25,7 +27,7 @@ def nixl_check(
     json_output: Annotated[bool, typer.Option("--json", help="Print the rows as JSON")] = False,
 ) -> None:
     """Run every conformance case on every queue and recommend a setting. Exit code 1 when no queue is safe."""
-    console, log = Console(), Console(stderr=True)
+    console, log = make_console(), make_console(stderr=True)
 
     def progress(row: Row) -> None:
         log.print(f"{row.case:28s} {row.queue:10s} {row.result} {row.detail}", highlight=False)

@@ -21,6 +21,15 @@ SIZES = ((64 << 10, 128), (MIB, 128), (4 * MIB, 64), (59_019_264, 8))
 SHORT_SIZES = ((MIB, 32),)
 
 
+# What is done in addition: the variant that does it, and the one that does the same without.
+STEPS = {
+    "padding": ("bounce, padded", "bounce"),
+    "splitting in 4": ("bounce, in 4 parts", "bounce"),
+    "checksum": ("zero-copy, checksum", "zero-copy"),
+    "fsync": ("zero-copy, fsync", "zero-copy"),
+}
+
+
 class Timing(BaseModel):
     """One variant at one page size: seconds per round, and bytes moved by a round."""
 
@@ -88,4 +97,18 @@ def table(timings: list[Timing]) -> Table:
         for direction in ("write", "read"):
             cells += [timing.spread(direction), f"{timing.rate(direction) / base.rate(direction):.2f}"]
         made.add_row(f"{timing.page_bytes:,}", timing.variant, *cells, f"{timing.staging / MIB:,.0f}")
+    return made
+
+
+def costs(timings: list[Timing]) -> Table:
+    """What padding, splitting, checksums and fsync add to the median time, in percent."""
+    made = Table(title="what a step adds to the time of a batch, of medians")
+    for column in ("page", "step", "write", "read"):
+        made.add_column(column, justify="left" if column == "step" else "right")
+    found = {(timing.page_bytes, timing.variant): timing for timing in timings}
+    for page_bytes in dict.fromkeys(timing.page_bytes for timing in timings):
+        for step, (variant, base) in STEPS.items():
+            slow, fast = found[page_bytes, variant], found[page_bytes, base]
+            cells = [f"{fast.rate(direction) / slow.rate(direction) - 1:+.0%}" for direction in ("write", "read")]
+            made.add_row(f"{page_bytes:,}", step, *cells)
     return made

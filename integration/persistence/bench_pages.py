@@ -19,6 +19,9 @@ from pathlib import Path
 import torch
 from pages import PoolName, kv_pool, state_pool, storage
 from sglang.srt.mem_cache.hicache_storage import PoolTransfer
+from sglang.srt.mem_cache.storage.nixl import hicache_nixl
+
+PARTS = 4
 
 
 def timed(call, expected: list[bool]) -> float:
@@ -31,7 +34,11 @@ def timed(call, expected: list[bool]) -> float:
 
 
 class Variant:
-    """One way of storing `pages` pages of `page_bytes` bytes: `kind` is zero-copy, bounce, or padded (+16 bytes)."""
+    """One way of storing `pages` pages of `page_bytes` bytes.
+
+    `kind` is zero-copy, bounce, padded (16 bytes more than a whole number of blocks), or split (bounce buffers that hold
+    a PARTS-th of the batch).
+    """
 
     def __init__(self, folder: Path, kind: str, page_bytes: int, pages: int, **config: object):
         self.store = storage(folder, **config)
@@ -46,7 +53,11 @@ class Variant:
         else:
             # 96 B of window and 16 B of side state make the page odd; the temporal part makes up the rest.
             self.pool = state_pool(pages, page_bytes - 112 + (16 if kind == "padded" else 0))
+            limit = hicache_nixl._BOUNCE_BYTES_MAX
+            if kind == "split":
+                hicache_nixl._BOUNCE_BYTES_MAX = page_bytes * (pages // PARTS)
             self.store.register_mem_host_pool_v2(self.pool, PoolName.MAMBA)
+            hicache_nixl._BOUNCE_BYTES_MAX = limit
         self.kind, self.folder = kind, folder
         self.expected = [True] * len(self.keys)
         for buffer in self.pool.kv_buffer if isinstance(self.pool.kv_buffer, list) else [self.pool.kv_buffer]:
@@ -77,6 +88,7 @@ VARIANTS = {
     "zero-copy, checksum": ("zero-copy", {"page_checksum": True}),
     "bounce": ("bounce", {}),
     "bounce, padded": ("padded", {}),
+    f"bounce, in {PARTS} parts": ("split", {}),
 }
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+
+from sm120.integration.console import make_console
 
 from ..prove.runtime import Runtime
 
-console, log = Console(highlight=False), Console(stderr=True, highlight=False)
+console, log = make_console(), make_console(stderr=True)
 RuntimeFolder = Annotated[Path | None, typer.Option(help="runtime folder; SM120_RUNTIME when left out")]
 Folder = Annotated[Path, typer.Option(help="where to put test files: on the file system you will use")]
 
@@ -64,12 +65,13 @@ def bench_command(
     short: Annotated[bool, typer.Option(help="one page size only")] = False,
 ) -> None:
     """Write and restore pages through the patched path beside fio, after a check that every page arrives."""
-    from .bench import SHORT_SIZES, SIZES, run_bench, table
+    from .bench import SHORT_SIZES, SIZES, costs, run_bench, table
 
     sizes = SHORT_SIZES if short else SIZES
     with errors_as_messages():
         timings = run_bench(chosen_runtime(runtime), folder, sizes=sizes, rounds=rounds)
     console.print(table(timings))
+    console.print(costs(timings))
 
 
 def prove_persistence_command(

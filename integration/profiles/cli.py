@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from sm120.integration.checkout import find_checkout
+from sm120.integration.console import make_console
 from sm120.integration.prove.server import free_port
 
 from .preflight import Check, ready
 from .profile import load_profile, profile_names
 from .serve import TELLING, launch, prepare
 
-console = Console(highlight=False)
+console = make_console()
 Set = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: a server argument, or paths., storage., …")]
 
 

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from sm120.integration.console import make_console
 from sm120.integration.refusal import Refusal
 
 from .capacity import GIB, budget_left, capacity, parse_bytes, read_config
 from .profile import Profile, load_profile
 from .published_tokens import PUBLISHED, reproduce
 
-console = Console(highlight=False)
+console = make_console()
 
 
 def register(app: typer.Typer) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from sm120.integration.manifest import first_problem
 from sm120.integration.refusal import Refusal
 
 FOLDER = Path(__file__).parent
@@ -152,9 +153,7 @@ def load_profile(name: str, settings: list[str] | None = None) -> Profile:
     try:
         return Profile.model_validate(tables)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise Refusal("profile-schema", f"{where or 'profile'}: {first['msg']}", path=path) from None
+        raise Refusal("profile-schema", first_problem(error, "profile"), path=path) from None
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+
+from sm120.integration.console import make_console
 
 from .prove import prove
 from .runtime import Runtime
@@ -28,7 +29,7 @@ def prove_command(
         served = Runtime(runtime.absolute(), tuple(folder.absolute() for folder in path or ()))
         code = prove(served, speculation=speculation, hybrid=hybrid, json=json, work=work, hooks=fault or ())
     except (ServerFailed, ValueError, RuntimeError) as error:
-        Console(stderr=True).print(f"prove: {error}", style="red", markup=False, soft_wrap=True)
+        make_console(stderr=True).print(f"prove: {error}", style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
     raise typer.Exit(code)
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from sm120.integration.console import make_console
+
 from . import models, recipes, storage
 from .caching import DENSE_PROMPT, HYBRID_PROMPT, prove_caching
 from .rows import Row
@@ -118,7 +120,7 @@ def prove(
                 hooks=hooks,
             )
 
-    print_table(rows, summary, console or Console())
+    print_table(rows, summary, console or make_console())
     if json:
         write_json(rows, summary, json)
     return 0 if rows and all(row.ok for row in rows) else 1

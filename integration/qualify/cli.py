@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from sm120.integration.checkout import find_checkout
+from sm120.integration.console import make_console
 from sm120.integration.profiles import load_profile
 from sm120.integration.refusal import Refusal
 from sm120.integration.results.compare import describe
@@ -24,7 +24,7 @@ from .report import write_report
 from .run import PLANS, device, qualify
 from .trace import HARBOUR, load_trace
 
-console = Console(highlight=False)
+console = make_console()
 
 
 def register(app: typer.Typer) -> None:

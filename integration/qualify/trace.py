@@ -12,6 +12,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from sm120.integration.manifest import first_problem
 from sm120.integration.refusal import Refusal
 
 from .endpoint import Answer, Endpoint, NotAnswered
@@ -68,9 +69,7 @@ def load_trace(file: Path = HARBOUR) -> Trace:
     except OSError as error:
         raise Refusal("qualify-trace", f"cannot be read: {error.strerror}", path=file) from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "trace"
-        raise Refusal("qualify-trace", f"{where}: {first['msg']}", path=file) from None
+        raise Refusal("qualify-trace", first_problem(error, "trace"), path=file) from None
     return trace.model_copy(update={"digest": hashlib.sha256(data).hexdigest()[:8]})
 
 

@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from sm120.integration.console import make_console
 from sm120.integration.qualify.report import draw
 from sm120.integration.refusal import Refusal
 
 from .compare import compare, describe
 from .record import PUBLISHED, Conditions, load_result, published
 
-console = Console(highlight=False)
+console = make_console()
 
 
 def register(app: typer.Typer) -> None:

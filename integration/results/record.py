@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from sm120.integration.manifest import first_problem
 from sm120.integration.refusal import Refusal
 
 FOLDER = Path(__file__).parent
@@ -143,9 +144,7 @@ def load_result(path: Path) -> Result:
         fix = f"a file, a qualification's folder, or one of {', '.join(published())}"
         raise Refusal("result-schema", f"cannot be read: {error.strerror}", path=file, fix=fix) from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise Refusal("result-schema", f"{where}: {first['msg']}", path=file) from None
+        raise Refusal("result-schema", first_problem(error), path=file) from None
 
 
 def published() -> list[str]:

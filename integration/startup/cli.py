@@ -7,16 +7,16 @@ from typing import Annotated, Any
 
 import httpx
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from sm120.integration.console import make_console
 from sm120.integration.profiles import load_profile
 from sm120.integration.refusal import Refusal
 
 from .check import assert_startup, passed
 
-console = Console(highlight=False)
+console = make_console()
 
 
 def register(app: typer.Typer) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from sm120.integration.checkout import Checkout, find_checkout
+from sm120.integration.console import make_console
 from sm120.integration.identity import Recipe, load_recipe
 from sm120.integration.probes import run_probes
 from sm120.integration.refusal import Refusal
@@ -19,7 +19,7 @@ from sm120.integration.upstream.pr_body import find_template, pr_body
 from sm120.integration.upstream.status_cli import status_command
 from sm120.integration.upstream.version_cli import bump_command, detector_command, matrix_command, watch_command
 
-console = Console(highlight=False)
+console = make_console()
 
 
 def register(app: typer.Typer) -> None:

@@ -7,14 +7,14 @@ upstream is noticed at the next bump.
 from __future__ import annotations
 
 import datetime
-import tomllib
 from collections.abc import Callable, Iterator
 from typing import Annotated, Literal
 
 from packaging.version import InvalidVersion, Version
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from sm120.integration.checkout import Checkout
+from sm120.integration.manifest import read_manifest
 from sm120.integration.refusal import Refusal
 from sm120.integration.series import Series, load_series
 from sm120.integration.upstream.status import STALE_DAYS
@@ -63,15 +63,7 @@ def load_ledger(checkout: Checkout) -> list[LedgerRow]:
             what is not there, or a patch has no row).
     """
     path = checkout.patches / "ledger.toml"
-    try:
-        rows = _Ledger.model_validate(tomllib.loads(path.read_text())).change
-    except FileNotFoundError:
-        raise Refusal("ledger-missing", "no ledger", path=path) from None
-    except tomllib.TOMLDecodeError as error:
-        raise Refusal("ledger-syntax", str(error), path=path) from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise Refusal("ledger-field", f"{'.'.join(map(str, first['loc']))}: {first['msg']}", path=path) from None
+    rows = read_manifest(path, _Ledger, "ledger", missing="no ledger").change
     series = {project: load_series(checkout.patches / project) for project in checkout.projects()}
     seen: set[str] = set()
     for row in rows:

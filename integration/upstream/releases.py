@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, mo
 
 from sm120.integration.checkout import Checkout
 from sm120.integration.fetch import fetch, sha256_of
+from sm120.integration.manifest import read_manifest
 from sm120.integration.pin import Artifact, Sha256, WheelName
 from sm120.integration.refusal import Refusal
 from sm120.integration.tree import pristine_tree
@@ -85,16 +85,7 @@ def load_releases(folder: Path) -> list[Release]:
         Refusal: `releases-missing`, `releases-syntax`, `releases-field`, `releases-twice`.
     """
     path = folder / "releases.toml"
-    try:
-        releases = _Releases.model_validate(tomllib.loads(path.read_text())).releases
-    except FileNotFoundError:
-        raise Refusal("releases-missing", "no releases are listed for this project", path=path) from None
-    except tomllib.TOMLDecodeError as error:
-        raise Refusal("releases-syntax", str(error), path=path) from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        raise Refusal("releases-field", f"{field}: {first['msg']}", path=path) from None
+    releases = read_manifest(path, _Releases, "releases", missing="no releases are listed for this project").releases
     versions = [Version(release.version) for release in releases]
     if twice := sorted({str(version) for version in versions if versions.count(version) > 1}):
         raise Refusal("releases-twice", f"listed more than once: {', '.join(twice)}", path=path)

@@ -6,16 +6,16 @@ import datetime
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table as Grid
 
 from sm120.integration.checkout import Checkout, find_checkout
+from sm120.integration.console import make_console
 from sm120.integration.upstream.ledger import ledger_findings, load_ledger
 from sm120.integration.upstream.matrix import Cell, make_matrix
 from sm120.integration.upstream.status import as_json, refresh, short, statuses
 
-console = Console(highlight=False)
-progress = Console(stderr=True, highlight=False)
+console = make_console()
+progress = make_console(stderr=True)
 
 
 def status_command(

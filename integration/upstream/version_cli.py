@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table as Grid
 
 from sm120.integration.checkout import Checkout, find_checkout
+from sm120.integration.console import make_console
 from sm120.integration.refusal import Refusal
 from sm120.integration.upstream.bump import Plan, accept, bump_folder, load_plan, plan_bump, time_machine
 from sm120.integration.upstream.detector import measure, summary
@@ -21,8 +21,8 @@ from sm120.integration.upstream.matrix_page import page
 from sm120.integration.upstream.releases import find_release, local_release
 from sm120.integration.upstream.watch import new_versions, report, try_release
 
-console = Console(highlight=False)
-progress = Console(stderr=True, highlight=False)
+console = make_console()
+progress = make_console(stderr=True)
 COLOURS = {"applies": "green", "conflicts": "red", "merged": "blue", "superseded": "magenta", "n/a": "dim"}
 
 

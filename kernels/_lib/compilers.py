@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,16 +74,23 @@ def nvrtc(source: Path, *, flags: Sequence[str] = (), pair: tuple[int, int] = (1
     headers, names = list(_NVRTC_HEADERS.values()), list(_NVRTC_HEADERS)
     _, program = rtc.nvrtcCreateProgram(source.read_bytes(), source.name.encode(), len(names), headers, names)
     status = rtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])[0]
-    _, size = rtc.nvrtcGetProgramLogSize(program)
-    log = b" " * size
-    rtc.nvrtcGetProgramLog(program, log)
     if status != rtc.nvrtcResult.NVRTC_SUCCESS:
-        raise CompileError(f"{source.name} does not compile for {name}:\n{log.decode()}")
-    _, size = rtc.nvrtcGetCUBINSize(program)
-    data = b" " * size
-    rtc.nvrtcGetCUBIN(program, data)
+        log = _filled_by(rtc.nvrtcGetProgramLog, program, rtc.nvrtcGetProgramLogSize(program)[1])
+        raise CompileError(f"{source.name} does not compile for {name}:\n{log.rstrip(bytes(1)).decode()}")
     _, major, minor = rtc.nvrtcVersion()
+    data = _filled_by(rtc.nvrtcGetCUBIN, program, rtc.nvrtcGetCUBINSize(program)[1])
     return Cubin(data, f"nvrtc {major}.{minor}", name)
+
+
+def _filled_by(function: Callable[[object, bytes], object], program: object, size: int) -> bytes:
+    """What `function` writes into a bytes object, which is how the binding returns data.
+
+    The object must be ours alone. Python shares every one-byte bytes object: `b" " * 1` is the literal b" " of the whole
+    process, and an empty log, one NUL, would change it there. Two bytes or more are always new.
+    """
+    buffer = bytes(size + 2)
+    function(program, buffer)
+    return buffer[:size]
 
 
 # NVRTC ships no C++ standard library; this is what our kernels take from one.

@@ -3,7 +3,8 @@
 Triton 3.8.0 keeps bf16 as uint16 and fp8 as uint8, and does integer arithmetic on the bits: `tl.dot` of bf16 returns
 8.7e10, `tl.sum` garbage, fp32 -> bf16 truncates, fp32 -> fp8 can be off by 2x, and all of it silently. Inside
 `strict_interpreter()` loads, stores, data movement, `.to()` and `tl.dot` operands are right, and any other operation on
-such a value raises StrictInterpreterError. Kernels therefore load and convert to fp32 at once.
+such a value raises StrictInterpreterError. Kernels therefore load and convert to fp32 at once. Every element that a launch
+touches must lie in a tensor it was given (`launch_memory`), else OutOfBoundsError.
 
 It patches private parts, so it works with exactly one version of Triton. Conversions follow PTX: round to nearest even;
 NaN becomes the canonical NaN; fp8 saturates to the largest finite value (cvt.rn.satfinite). Still different from a
@@ -20,6 +21,8 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
+
+from .launch_memory import LaunchMemory
 
 TRITON_VERSION = "3.8.0"
 
@@ -38,6 +41,13 @@ _MOVES_BITS = frozenset(
         *("select", "gather", "bitcast"),
     )
 )
+# Builder methods that touch memory: which of their arguments are the pointers and the mask.
+_TOUCHES_MEMORY = {
+    "create_masked_load": (0, 1),
+    "create_masked_store": (0, 2),
+    "create_atomic_rmw": (1, 3),
+    "create_atomic_cas": (0, None),
+}
 _CONVERTS = ("create_fp_to_fp", "create_fp_ext", "create_fp_trunc")
 
 
@@ -98,6 +108,11 @@ def strict_interpreter() -> Iterator[None]:
                 continue  # its operands are read by the two functions replaced below
             elif name not in _MOVES_BITS:
                 replace(builder, name, _refusing(name.removeprefix("create_"), original))
+        memory: list[LaunchMemory] = []
+        for name, places in _TOUCHES_MEMORY.items():
+            replace(builder, name, _bounded(name.removeprefix("create_"), getattr(builder, name), places, memory))
+        executor = interpreter.GridExecutor
+        replace(executor, "_init_args_hst", _noting_memory(executor._init_args_hst, memory))
         replace(builder, "get_bf16", _bf16_constant)  # missing in 3.8.0, and tl.full needs it
         replace(interpreter, "_mxfp_value_handle_to_float32", _scaled_operand(interpreter))
         replace(interpreter, "_e8m0_to_f32", _decode_e8m0)
@@ -136,6 +151,31 @@ def _refusing(operation: str, original: Callable) -> Callable:
             # a type as argument is the destination of a conversion, such as int -> bf16
             if _only_bits(value) or (isinstance(value, tl.dtype) and value.scalar in _BITS_ONLY):
                 _refuse(operation, value.scalar if isinstance(value, tl.dtype) else _scalar(value))
+        return original(self, *args, **kwargs)
+
+    return checked
+
+
+def _noting_memory(original: Callable, memory: list[LaunchMemory]) -> Callable:
+    @functools.wraps(original)
+    def arguments_on_host(self, args, kwargs):
+        on_host = original(self, args, kwargs)
+        memory[:] = [LaunchMemory([*on_host[0], *on_host[1].values()])]
+        return on_host
+
+    return arguments_on_host
+
+
+def _bounded(
+    operation: str, original: Callable, places: tuple[int, int | None], memory: list[LaunchMemory]
+) -> Callable:
+    pointers_at, mask_at = places
+
+    @functools.wraps(original)
+    def checked(self, *args, **kwargs):
+        pointers = args[pointers_at]
+        mask = np.True_ if mask_at is None else args[mask_at].data
+        memory[0].check(operation, pointers.data, mask, max(1, pointers.get_element_ty().primitive_bitwidth // 8))
         return original(self, *args, **kwargs)
 
     return checked

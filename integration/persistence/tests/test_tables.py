@@ -67,6 +67,27 @@ def test_bench_rates_and_refusals(tmp_path, monkeypatch):
         bench.run_bench(Runtime(tmp_path), tmp_path)
 
 
+def test_the_cost_of_a_step_is_its_time_over_the_time_without_it():
+    timings = [
+        bench.Timing(page_bytes=10, variant=name, write=[seconds] * 3, read=[1] * 3, bytes=100, staging=0, peak=0)
+        for name, seconds in {
+            "bounce": 2,
+            "bounce, padded": 2.1,
+            "bounce, in 4 parts": 2,
+            "zero-copy": 1,
+            "zero-copy, checksum": 1.5,
+            "zero-copy, fsync": 10,
+        }.items()
+    ]
+    rows = list(zip(*(column.cells for column in bench.costs(timings).columns), strict=True))
+    assert rows == [
+        ("10", "padding", "+5%", "+0%"),
+        ("10", "splitting in 4", "+0%", "+0%"),
+        ("10", "checksum", "+50%", "+0%"),
+        ("10", "fsync", "+900%", "+0%"),
+    ]
+
+
 @pytest.mark.parametrize("command", [cli.faults_command, cli.bench_command, cli.prove_persistence_command])
 def test_commands_without_a_runtime_say_so(tmp_path, monkeypatch, command):
     monkeypatch.delenv("SM120_RUNTIME", raising=False)

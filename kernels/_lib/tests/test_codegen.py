@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import functools
 import subprocess
@@ -88,9 +89,22 @@ def test_a_source_that_does_not_compile_reports_the_compiler(tmp_path: Path) -> 
         compilers.nvcc(source)
 
 
+@pytest.mark.parametrize("size", [0, 1, 2, 300])
+def test_data_of_a_binding_is_written_into_no_shared_object(size: int) -> None:
+    def write(program: None, buffer: bytes) -> None:  # as C does: whatever object this is
+        ctypes.memmove(ctypes.cast(buffer, ctypes.c_void_p), b"\x07" * 300, size)
+
+    assert compilers._filled_by(write, None, size) == b"\x07" * size
+    every = bytes(range(256))
+    assert [every[code : code + 1][0] for code in range(256)] == list(range(256)), (
+        "Python's own b'…' of one byte changed"
+    )
+
+
 @pytest.mark.skipif(compilers.missing_nvrtc() is not None, reason=str(compilers.missing_nvrtc()))
 def test_nvrtc_makes_the_same_accesses(tmp_path: Path) -> None:
     code = machine_code.inspect(compilers.nvrtc(HERE / "codegen_examples.cu"))["wide_copy"]
+    assert b"  "[:1][0] == 0x20, "the empty log was written into the shared b' '"
     assert code.widths == {"LDG.16": 1, "STG.16": 1}
     source = tmp_path / "broken.cu"
     source.write_text("__global__ void k() { nothing(); }")

@@ -13,8 +13,10 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.runtime.errors import InterpreterError
 
 from sm120.kernels._lib import strict_interpreter as strict
+from sm120.kernels._lib.launch_memory import OutOfBoundsError
 
 FORMATS = {  # name: (torch dtype, bits, mantissa bits, exponent bias, bits of the smallest NaN, largest finite)
     "bf16": (torch.bfloat16, 16, 7, 127, 0x7F81, None),
@@ -222,6 +224,59 @@ def test_fp32_and_integers_are_left_alone() -> None:
     x = torch.randn(7)
     assert torch.equal(run_convert(x, torch.float16), x.half())
     assert torch.equal(run_convert(torch.arange(7), torch.float32), torch.arange(7).float())
+
+
+@triton.jit
+def move(source, target, from_at, to_at, count, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(target + to_at + i, tl.load(source + from_at + i, mask=i < count), mask=i < count)
+
+
+@triton.jit
+def add(target, at):
+    tl.atomic_add(target + at, 1)
+
+
+@pytest.mark.parametrize(
+    ("from_at", "to_at", "count", "message"),
+    [
+        (0, -1, 4, "masked_store: 1 of 4 elements lie outside every tensor of the launch, the first at byte -4 of 32"),
+        (0, 5, 4, "masked_store: 1 of 4 elements lie outside every tensor of the launch, the first at byte 32 of 32"),
+        (8, 0, 4, "masked_load: 4 of 4 elements lie outside every tensor of the launch, the first at byte 32 of 32"),
+        (2**40, 0, 1, "masked_load: 1 of 1 "),
+    ],
+    ids=["before", "across_the_end", "past", "far"],
+)
+def test_an_access_outside_every_tensor_is_refused_before_it_happens(from_at, to_at, count, message) -> None:
+    source, target = torch.ones(8, dtype=torch.int32), torch.zeros(8, dtype=torch.int32)
+    with pytest.raises(InterpreterError) as caught:
+        move[(1,)](source, target, from_at, to_at, count, BLOCK=8)
+    assert isinstance(caught.value.__cause__, OutOfBoundsError)
+    assert message in str(caught.value.__cause__)
+    assert not target.any(), "stored in part"
+
+
+def test_an_atomic_outside_every_tensor_is_refused() -> None:
+    counter = torch.zeros(4, dtype=torch.int32)
+    add[(1,)](counter, 3)
+    with pytest.raises(InterpreterError) as caught:
+        add[(1,)](counter, 4)
+    assert isinstance(caught.value.__cause__, OutOfBoundsError)
+    assert counter.tolist() == [0, 0, 0, 1]
+
+
+def test_a_view_reaches_its_whole_storage_and_masked_lanes_reach_nothing() -> None:
+    memory = torch.arange(16, dtype=torch.int32)
+    move[(1,)](memory[4:8], memory[12:14], -4, 0, 4, BLOCK=8)
+    assert memory[12:].tolist() == [0, 1, 2, 3]
+    move[(1,)](memory, memory, 2**40, -(2**40), 0, BLOCK=8)
+
+
+def test_storages_that_share_memory_count_as_one() -> None:
+    whole = np.arange(32, dtype=np.int32)
+    inside = torch.from_numpy(whole[4:8])
+    move[(1,)](torch.from_numpy(whole), inside, 20, 8, 4, BLOCK=4)
+    assert whole[12:16].tolist() == [20, 21, 22, 23]
 
 
 def test_another_triton_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

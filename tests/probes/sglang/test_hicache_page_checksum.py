@@ -82,6 +82,20 @@ def test_page_without_a_checksum_is_a_miss(tmp_path, monkeypatch):
     assert checked.batch_get_v1(KEYS, kv_indices(KEYS)) == [False] * 3
 
 
+def test_page_cleaned_up_while_it_was_read_is_a_plain_miss(tmp_path, monkeypatch, caplog):
+    _, store, _ = kv_store(tmp_path, monkeypatch)
+    read = store._xfer_pre_registered
+
+    def read_and_lose(buffers, paths, direction):
+        arrived = read(buffers, paths, direction)
+        path_of(store, "b", "_v").unlink()
+        return arrived
+
+    monkeypatch.setattr(store, "_xfer_pre_registered", read_and_lose)
+    assert store.batch_get_v1(KEYS, kv_indices(KEYS))[:2] == [True, False]
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 def test_file_system_without_attributes_is_refused(tmp_path, monkeypatch):
     def refuse(path, *_):
         raise OSError(95, "Operation not supported", str(path))

@@ -226,12 +226,18 @@ def link_test_layer() -> None:
 
 
 @app.command()
-def readme() -> None:
-    """Write the patch table of README.md and each patches/PROJECT/README.md from the series."""
+def readme(check: Annotated[bool, typer.Option(help="change nothing; exit 1 if it would")] = False) -> None:
+    """Write the patch tables of README.md and patches/PROJECT/README.md from the series and the recorded matrix."""
     from sm120.integration.patch_table import project_readme, replace_table
 
     checkout = find_checkout()
     path = checkout.root / "README.md"
-    path.write_text(replace_table(path.read_text(), checkout))
+    texts = {path: replace_table(path.read_text(), checkout)}
     for project in checkout.projects():
-        (checkout.patches / project / "README.md").write_text(project_readme(checkout, project))
+        texts[checkout.patches / project / "README.md"] = project_readme(checkout, project)
+    stale = [path for path, text in texts.items() if not path.is_file() or path.read_text() != text]
+    for path in stale:
+        console.print(f"{'not as generated' if check else 'written'}: {path}", markup=False, soft_wrap=True)
+        if not check:
+            path.write_text(texts[path])
+    raise typer.Exit(1 if check and stale else 0)

@@ -56,6 +56,15 @@ class TestPlace(BaseModel):
     mirror: bool = False
 
 
+class PythonStyle(BaseModel):
+    """How upstream's own hooks lay Python out: the formatter's line length, and what its import sorter calls its own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    line_length: int = Field(ge=60, le=200)
+    first_party: list[str] = []
+
+
 class Companion(BaseModel):
     """A distribution that is installed beside the patched one, unchanged."""
 
@@ -88,6 +97,10 @@ class Pin(BaseModel):
     """Last lines of a test file, where upstream's harness runs it as a script."""
     test_places: list[TestPlace] = []
     """Where upstream keeps tests of particular code; `test_folder` serves the rest."""
+    test_renames: dict[str, str] = {}
+    """Packages that upstream's tests import under another name than the wheel has."""
+    python_style: PythonStyle | None = None
+    """How upstream formats Python; without it what is exported stays as it is here."""
     export_notes: list[str] = []
     """What upstream asks of a contributor that no tool may do in their name."""
     artifacts: list[Artifact] = Field(min_length=1)

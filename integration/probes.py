@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -61,7 +62,9 @@ def run_files(
     with tempfile.TemporaryDirectory(prefix="sm120-probe-") as name:
         report = Path(name) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
-        command += ["-o", "junit_family=xunit1", *[str(file) for file in files.values()]]
+        # One file that cannot be imported on this tree must not keep the others from running.
+        command += ["--continue-on-collection-errors", "-o", "junit_family=xunit1"]
+        command += [str(file) for file in files.values()]
         try:
             result = subprocess.run(
                 command, cwd=checkout.root, env=environment, capture_output=True, text=True, timeout=timeout
@@ -72,8 +75,13 @@ def run_files(
             raise Refusal(
                 "probe-crashed", f"pytest gave no report: {(result.stdout + result.stderr)[-2000:]}", path=tree
             )
-        cases = list(ElementTree.parse(report).iter("testcase"))
-    return {name: _count(file, cases, checkout.root) for name, file in files.items()}
+        return read_report(report, files, checkout.root)
+
+
+def read_report(report: Path, files: dict[str, Path], root: Path) -> dict[str, ProbeResult]:
+    """What pytest's JUnit `report` (family xunit1) says of each of `files`, which lie below `root`, by their names."""
+    cases = list(ElementTree.parse(report).iter("testcase"))
+    return {name: _count(file, cases, root) for name, file in files.items()}
 
 
 def tree_environment(checkout: Checkout, tree: Path) -> dict[str, str]:
@@ -130,6 +138,13 @@ def _count(file: Path, cases: list[ElementTree.Element], root: Path) -> ProbeRes
         outcome = next((child for child in case if child.tag in counts), None)
         counts[outcome.tag if outcome is not None else "passed"] += 1
         if outcome is not None and outcome.tag != "skipped":
-            message = (outcome.get("message") or "").strip().splitlines()
-            failures.append(f"{case.get('name')}: {message[0] if message else ''}")
+            failures.append(f"{case.get('name')}: {_reason(outcome)}")
     return ProbeResult(counts["passed"], counts["failure"], counts["error"], counts["skipped"], tuple(failures))
+
+
+def _reason(outcome: ElementTree.Element) -> str:
+    """The first line of a failure; of a file that did not import, the exception that stopped it."""
+    raised = [line[1:].strip() for line in (outcome.text or "").splitlines() if line.startswith("E ")]
+    said = (outcome.get("message") or "").strip().splitlines() or [""]
+    reason = raised[-1] if outcome.tag == "error" and raised else said[0]
+    return re.sub(r" \(/[^)]*\)", "", reason)  # where a module lies differs from machine to machine

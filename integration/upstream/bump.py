@@ -18,13 +18,16 @@ from pathlib import Path
 
 import tomlkit
 from packaging.version import Version
+from tomlkit.items import AoT
 
 from sm120.integration.canonical import DIFF, git
 from sm120.integration.checkout import Checkout
 from sm120.integration.patch_file import SEPARATOR, Patch, parse_patch
+from sm120.integration.pin import Artifact, Pin
 from sm120.integration.refusal import Refusal
 from sm120.integration.upstream.ladder import Change, apply_to, merge_file
 from sm120.integration.upstream.matrix import Cell, column, follow_history
+from sm120.integration.upstream.new_wheels import wheel_for
 from sm120.integration.upstream.releases import Release, Snapshot, load_releases, snapshot, write_files
 from sm120.integration.upstream.stages import Stage, Staged, stage_series
 
@@ -283,6 +286,7 @@ def accept(checkout: Checkout, plan: Plan, drop: list[str]) -> list[str]:
     orphans = [p.slug for p in patches if p.slug not in drop and set(p.requires) & set(drop)]
     if orphans:
         raise Refusal("bump-open", f"{', '.join(orphans)} require what --drop names", path=folder / "series")
+    new_pin = _new_pin(staged.series.pin, plan)
     made = bump_folder(checkout, plan.project, plan.version) / "patches"
     done, kept = [], []
     for patch, outcome in zip(patches, plan.outcomes, strict=True):
@@ -297,8 +301,10 @@ def accept(checkout: Checkout, plan: Plan, drop: list[str]) -> list[str]:
     for slug in kept:
         _forget_requirements(folder / f"{slug}.patch", gone)
     (folder / "series").write_text(_kept_lines((folder / "series").read_text(), gone))
-    _move_pin(folder / "pin.toml", plan)
-    done.append(f"pin: {plan.pinned} → {plan.version} ({plan.file}); add its other wheels to pin.toml")
+    _move_pin(folder / "pin.toml", plan, new_pin)
+    done.append(f"pin: {plan.pinned} → {plan.version}: {', '.join(one.file for one in new_pin.artifacts)}")
+    done += new_pin.lines
+    done += filter(None, [_list_release(folder, plan)])
     for slug in kept:
         parse_patch(folder / f"{slug}.patch")
     return done
@@ -331,15 +337,77 @@ def _kept_lines(text: str, gone: set[str]) -> str:
     return "".join(line for line in text.splitlines(keepends=True) if line.strip().removesuffix(".patch") not in gone)
 
 
-def _move_pin(path: Path, plan: Plan) -> None:
+@dataclass
+class _NewPin:
+    """What the pin will name; `lines` say what was found, and loudly what was not."""
+
+    artifacts: list[Artifact]
+    companions: dict[str, list[Artifact]]
+    lines: list[str]
+
+
+def _new_pin(pin: Pin, plan: Plan) -> _NewPin:
+    """A wheel of the new release for every Python and machine that the old pin served, and the companions' wheels."""
+    tried = Release(version=plan.version, file=plan.file, sha256=plan.sha256).artifact
+    new = _NewPin([], {}, [])
+    for served in pin.artifacts:
+        same = (served.python, served.machine) == (tried.python, tried.machine)
+        artifact = tried if same else wheel_for(pin.distribution, plan.version, served)
+        if artifact is None:
+            new.lines.append(_missing(pin.distribution, plan.version, served))
+        else:
+            new.artifacts.append(artifact)
+    if tried not in new.artifacts:
+        new.artifacts.append(tried)
+    for companion in pin.companions:
+        if companion.version != plan.pinned:
+            new.lines.append(
+                f"{companion.distribution} stays at {companion.version}: look whether the release needs another"
+            )
+            continue
+        wheels = [(served, wheel_for(companion.distribution, plan.version, served)) for served in companion.artifacts]
+        missing = [_missing(companion.distribution, plan.version, served) for served, found in wheels if found is None]
+        new.lines += missing
+        if not missing:
+            new.companions[companion.distribution] = [found for _, found in wheels if found]
+    return new
+
+
+def _missing(distribution: str, version: str, served: Artifact) -> str:
+    name = f"{distribution} {version} for {served.python}/{served.machine}"
+    return (
+        f"MISSING: no wheel of {name} was found, and the pin no longer serves it: when there is one, "
+        f"add it to pin.toml with its sha256 (`pip download` and `sha256sum`)"
+    )
+
+
+def _move_pin(path: Path, plan: Plan, new: _NewPin) -> None:
     document = tomlkit.parse(path.read_text())
     document["git_tag"] = str(document["git_tag"]).replace(plan.pinned, plan.version)
     document["version"] = plan.version
-    artifact = Release(version=plan.version, file=plan.file, sha256=plan.sha256).artifact
-    wheels = tomlkit.aot()
-    wheels.append(tomlkit.item(artifact.model_dump()))
-    document["artifacts"] = wheels
+    document["artifacts"] = _tables(new.artifacts)
+    for companion in document.get("companions", []):
+        if found := new.companions.get(str(companion["distribution"])):
+            companion["version"] = plan.version
+            companion["artifacts"] = _tables(found)
     path.write_text(tomlkit.dumps(document))
+
+
+def _tables(artifacts: list[Artifact]) -> AoT:
+    tables = tomlkit.aot()
+    for artifact in artifacts:
+        tables.append(tomlkit.item(artifact.model_dump()))
+    return tables
+
+
+def _list_release(folder: Path, plan: Plan) -> str:
+    """Add the new pin to `releases.toml` when it is not listed, so that the matrix has its column."""
+    if any(release.version == plan.version for release in load_releases(folder)):
+        return ""
+    path = folder / "releases.toml"
+    entry = f'[[releases]]\nversion = "{plan.version}"\nfile = "{plan.file}"\nsha256 = "{plan.sha256}"\n'
+    path.write_text(f"{path.read_text().rstrip()}\n\n{entry}")
+    return f"releases.toml: {plan.version} listed"
 
 
 def _overlay(staged: Staged) -> dict[str, bytes]:

@@ -14,7 +14,7 @@ from sm120.integration.probes import run_probes
 from sm120.integration.refusal import Refusal
 from sm120.integration.runtime import pristine_of
 from sm120.integration.upstream.closure import Closure, find_closure, prove_closure, undeclared
-from sm120.integration.upstream.export import export_mbox, export_onto, upstream_tests
+from sm120.integration.upstream.export import added_files, export_mbox, export_onto
 from sm120.integration.upstream.pr_body import find_template, pr_body
 from sm120.integration.upstream.status_cli import status_command
 from sm120.integration.upstream.version_cli import bump_command, detector_command, matrix_command, watch_command
@@ -113,4 +113,4 @@ def _body(checkout: Checkout, recipe: Recipe, closure: Closure, pristine: Path, 
     after = prove_closure(checkout, recipe, pristine, closure)
     if not (before.red and after.green):
         raise Refusal("export-evidence", f"the probe is not red before and green after: {before}, {after}")
-    return pr_body(pin, closure, before, after, upstream_tests(checkout, pin, closure.patch)[0][0], template)
+    return pr_body(pin, closure, before, after, added_files(checkout, recipe, closure), template)

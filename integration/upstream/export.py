@@ -17,13 +17,14 @@ from pathlib import Path
 from sm120.integration.canonical import CONFIG
 from sm120.integration.checkout import Checkout
 from sm120.integration.identity import Recipe
-from sm120.integration.overlay import load_overlay
+from sm120.integration.overlay import OverlayFile, load_overlay
 from sm120.integration.patch_file import Patch
 from sm120.integration.pin import Pin
 from sm120.integration.probes import probe_modules
 from sm120.integration.refusal import Refusal
 from sm120.integration.tree import copy_touched
 from sm120.integration.upstream.closure import Closure
+from sm120.integration.upstream.style import styled
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Exported:
 def export_onto(
     checkout: Checkout, recipe: Recipe, closure: Closure, clone: Path, ref: str = "HEAD", *, signoff: bool = False
 ) -> Exported:
-    """Commit the closure and the patch, each as one commit, on the new branch `SLUG` of `clone`, based on `ref`.
+    """Commit the closure and the patch, each as one commit with its test, on the new branch `SLUG` of `clone` at `ref`.
 
     Raises:
         Refusal: `export-clone` (no git clone, no identity), `export-ref` (unknown ref), `export-branch` (the branch
@@ -60,13 +61,15 @@ def export_onto(
         environment = {"GIT_INDEX_FILE": str(index)}
         _git(clone, "read-tree", base, environment=environment)
         commits, subjects, parent = [], [], base
+        tests: set[str] = set()
         for patch, files in _shares(checkout, recipe, closure):
             for target, data in files:
                 _add_file(clone, environment, recipe.series.pin.upstream_path(target), data, patch)
             _apply_cached(clone, environment, upstream_diff(recipe.series.pin, patch), patch)
-            if patch is closure.patch:
-                for target, text in upstream_tests(checkout, recipe.series.pin, patch):
+            for target, text in upstream_tests(checkout, recipe.series.pin, patch):
+                if target not in tests:  # tests of neighbours share modules
                     _add_file(clone, environment, target, text.encode(), patch)
+                    tests.add(target)
             tree = _git(clone, "write-tree", environment=environment)
             message = commit_message(patch, signed_by)
             parent = _git(clone, "commit-tree", tree, "-p", parent, "-F", "-", stdin=message)
@@ -140,9 +143,22 @@ def upstream_tests(checkout: Checkout, pin: Pin, patch: Patch) -> list[tuple[str
     registered = _after_imports(text, pin.test_registration) if pin.test_registration else text
     if pin.test_footer and "__main__" not in registered:
         registered = f"{registered.rstrip()}\n\n\n{pin.test_footer.strip()}\n"
-    tests = [(f"{folder}/{path.name}", pin.test_header + registered)]
-    modules = probe_modules(checkout, patch)[1:]
-    return tests + [(f"{folder}/{beside.name}", pin.test_header + beside.read_text()) for beside in modules]
+    texts = {path.name: registered} | {one.name: one.read_text() for one in probe_modules(checkout, patch)[1:]}
+    return [(f"{folder}/{name}", _as_upstream(pin, f"{folder}/{name}", text)) for name, text in texts.items()]
+
+
+def added_files(checkout: Checkout, recipe: Recipe, closure: Closure) -> list[str]:
+    """Paths upstream of the files that the last commit adds beside its diff: the test first, then overlay files."""
+    pin = recipe.series.pin
+    overlay = _shares(checkout, recipe, closure)[-1][1]
+    tests = [target for target, _ in upstream_tests(checkout, pin, closure.patch)]
+    return tests + [pin.upstream_path(target) for target, _ in overlay]
+
+
+def _as_upstream(pin: Pin, target: str, text: str) -> str:
+    for wheel, upstream in pin.test_renames.items():
+        text = re.sub(rf"\b{re.escape(wheel)}\b", upstream, text)
+    return styled(pin.test_header + text, pin.python_style, target)
 
 
 def _after_imports(text: str, addition: str) -> str:
@@ -160,10 +176,16 @@ def _shares(checkout: Checkout, recipe: Recipe, closure: Closure) -> list[tuple[
     shares = []
     for patch in closure.patches:
         files = load_overlay(checkout.kernels, patch.kernels, recipe.series.project)
-        new = [(file.target, file.source.read_bytes()) for file in files if file.target not in placed]
+        new = [(file.target, overlay_bytes(recipe.series.pin, file)) for file in files if file.target not in placed]
         placed.update(target for target, _ in new)
         shares.append((patch, new))
     return shares
+
+
+def overlay_bytes(pin: Pin, file: OverlayFile) -> bytes:
+    """An overlay file as upstream would have it formatted."""
+    data = file.source.read_bytes()
+    return styled(data.decode(), pin.python_style, file.target).encode() if file.target.endswith(".py") else data
 
 
 def _add_file(clone: Path, environment: dict[str, str], target: str, data: bytes, patch: Patch) -> None:

@@ -7,7 +7,7 @@ upstream is noticed at the next bump.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Literal
 
 from packaging.version import InvalidVersion, Version
@@ -17,6 +17,7 @@ from sm120.integration.checkout import Checkout
 from sm120.integration.manifest import read_manifest
 from sm120.integration.refusal import Refusal
 from sm120.integration.series import Series, load_series
+from sm120.integration.upstream.status import STALE_DAYS
 
 Pull = Annotated[str, StringConstraints(pattern=r"^[\w.-]+/[\w.-]+#\d+$")]
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
@@ -59,7 +60,7 @@ def load_ledger(checkout: Checkout) -> list[LedgerRow]:
 
     Raises:
         Refusal: `ledger-missing`, `ledger-syntax`, `ledger-field`, `ledger-row` (the row contradicts itself or names
-            what is not there).
+            what is not there, or a patch has no row).
     """
     path = checkout.patches / "ledger.toml"
     rows = read_manifest(path, _Ledger, "ledger", missing="no ledger").change
@@ -69,7 +70,32 @@ def load_ledger(checkout: Checkout) -> list[LedgerRow]:
         for problem in _problems(checkout, row, series, seen):
             raise Refusal("ledger-row", f"{row.name}: {problem}", path=path)
         seen.add(row.name)
+    carried = {slug for row in rows for slug in row.patches}
+    for one in series.values():
+        for patch in one.patches:
+            if patch.slug not in carried:
+                raise Refusal("ledger-row", f"no row says what {patch.slug} is for upstream", path=path)
     return rows
+
+
+def ledger_findings(
+    rows: list[LedgerRow], today: datetime.date, word_of: Callable[[str, str, str], str | None]
+) -> tuple[list[str], list[str]]:
+    """Warnings (rows checked too long ago) and errors (rows that the matrix contradicts), a line each.
+
+    `word_of(project, slug, version)` is the matrix's word for a patch on a release, None where it is not known.
+    """
+    warnings, errors = [], []
+    for row in rows:
+        age = (today - row.checked).days
+        if age > STALE_DAYS:
+            warnings.append(f"{row.name}: checked {age} days ago")
+        for version, verdict in row.pins.items():
+            words = [word_of(row.project, slug, version) for slug in row.patches]
+            taken = [word for word in words if word in ("merged", "superseded")]
+            if verdict == "needed" and words and len(taken) == len(words):
+                errors.append(f"{row.name}: needed on {version} says the ledger, {taken[0]} says the matrix")
+    return warnings, errors
 
 
 def _problems(checkout: Checkout, row: LedgerRow, series: dict[str, Series], seen: set[str]) -> Iterator[str]:

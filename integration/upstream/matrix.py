@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -17,18 +19,36 @@ from sm120.integration.identity import digest
 from sm120.integration.overlay import load_overlay
 from sm120.integration.patch_file import Patch
 from sm120.integration.probes import ProbeResult, probe_modules, run_probes
+from sm120.integration.refusal import Refusal
 from sm120.integration.series import Series, load_series
 from sm120.integration.upstream import ladder
 from sm120.integration.upstream.ladder import Rung, TextVerdict, apply_to, climb
+from sm120.integration.upstream.record import (
+    Record,
+    RecordedCell,
+    RecordedProbe,
+    RecordedTable,
+    load_record,
+    save_record,
+    table_inputs,
+)
 from sm120.integration.upstream.releases import Release, Snapshot, load_releases, release_tree, snapshot, write_files
 from sm120.integration.upstream.stages import Stage, Staged, stage_series
 
-# Raise when the same inputs would give another cell, so that cached ones are not used.
-LAYOUT = 2
+# Raise when the same inputs would give another cell (or probe result), so that cached ones are not used.
+LAYOUT = 4
+PROBES_LAYOUT = 3
+
+# Seconds for all probes of a project on one release, and for one alone: a release that hangs one must not end the matrix.
+PROBES_TIMEOUT = 1800
+PROBE_TIMEOUT = 300
 
 RULES = [ladder.ADDED_SHARE, ladder.REMOVED_SHARE, ladder.MINIMUM_LINES]
 
 WORDS = ("applies", "applies with closure", "conflicts", "merged", "superseded", "n/a")
+
+# A test that fails because the release lacks a name which the probe's own scaffolding uses has shown no defect.
+MISFIT = re.compile(r"\S+: ([\w.]+\.)?(AttributeError|ImportError|ModuleNotFoundError|NameError|TypeError)\b")
 
 Report = Callable[[str], None]
 
@@ -74,15 +94,15 @@ class Table:
 def make_matrix(checkout: Checkout, project: str, *, probes: bool = False, report: Report = lambda line: None) -> Table:
     """Every patch of `project` on every release of its `releases.toml`.
 
-    `probes` also runs the patches' probes on releases other than the pin, which needs the runtime's layer and unpacks
-    each release.
+    Results of probes that are known count; `probes` runs those that are not, which needs a runtime and unpacks each
+    release.
 
     Raises:
         Refusal: from the series, the releases, or fetching.
     """
     series = load_series(checkout.patches / project)
     releases = load_releases(checkout.patches / project)
-    results = {release.version: known_probe_results(checkout, series, release) for release in releases if probes}
+    results = {release.version: known_probe_results(checkout, series, release) for release in releases}
     path = checkout.build / "matrix" / f"table-{_table_key(checkout, series, releases, results, probes)}.json"
     if (known := _cached_table(path)) is not None:
         return known
@@ -102,7 +122,7 @@ def make_matrix(checkout: Checkout, project: str, *, probes: bool = False, repor
     ]
     yanked = {release.version: release.yanked for release in releases if release.yanked}
     table = Table(project, series.pin.version, [release.version for release in releases], yanked, rows)
-    results = {release.version: known_probe_results(checkout, series, release) for release in releases if probes}
+    results = {release.version: known_probe_results(checkout, series, release) for release in releases}
     path = checkout.build / "matrix" / f"table-{_table_key(checkout, series, releases, results, probes)}.json"
     _write(path, json.dumps(table.as_data()))
     return table
@@ -131,7 +151,8 @@ def column(
     """The cells of every patch on one release, by slug; cells are cached by the content they depend on."""
     found: dict[str, Cell] = {}
     files: Snapshot | None = None
-    results = probe_results(checkout, staged, release) if probes else {}
+    known = probe_results if probes else _known
+    results = known(checkout, staged, release)
     for stage in staged.stages:
         path = checkout.build / "matrix" / f"{_key(stage, release, results.get(stage.patch.slug))}.json"
         cell = _cached(path)
@@ -151,6 +172,8 @@ def make_cell(stage: Stage, pinned: str, release: Snapshot, probe: ProbeResult |
     rungs = (*verdict.rungs, probe_rung(probe))
     if verdict.merged:
         return Cell("merged", "", verdict.why, rungs)
+    if rungs[-1].holds and Version(release.version) < Version(pinned):
+        return Cell("n/a", "", "its probe passes on this older release: the defect came later", rungs)
     if rungs[-1].holds:
         return Cell("superseded", "", "its probe passes on the unpatched release", rungs)
     if missing := _older_without(stage, pinned, release):
@@ -202,10 +225,21 @@ def probe_rung(result: ProbeResult | None) -> Rung:
         return Rung("probe", None, "not run")
     if result.green:
         return Rung("probe", True, f"passes on the unpatched release ({result.passed} passed)")
+    said = telling_failure(result)
+    if result.red and MISFIT.match(said):
+        return Rung("probe", None, f"does not fit that release: {said}"[:200])
     if result.red:
-        return Rung("probe", False, f"fails there: {result.failures[0] if result.failures else result.failed}"[:200])
-    broken = f"{result.errors} errors, {result.skipped} skipped"
-    return Rung("probe", None, f"cannot run there ({broken}): {(result.failures or ('',))[0]}"[:200])
+        return Rung("probe", False, f"fails there: {said}"[:200])
+    if result.errors:
+        return Rung("probe", None, f"cannot run there: {said.partition(': ')[2] or said}"[:200])
+    why = f"{result.skipped} of its tests skip" if result.skipped else "none of its tests ran"
+    return Rung("probe", None, f"cannot run there: {why}")
+
+
+def telling_failure(result: ProbeResult) -> str:
+    """The first failure that says something about behaviour; a misfit when there are only misfits."""
+    lines = [re.sub(r" \(/[^)]*\)", "", line) for line in result.failures]
+    return next((line for line in lines if not MISFIT.match(line)), next(iter(lines), f"{result.failed} failed"))
 
 
 def probe_results(checkout: Checkout, staged: Staged, release: Release) -> dict[str, ProbeResult]:
@@ -214,22 +248,88 @@ def probe_results(checkout: Checkout, staged: Staged, release: Release) -> dict[
     todo = [patch for patch in staged.series.patches if patch.slug not in found]
     if todo:
         tree = release_tree(checkout, staged.series.project, release)
-        results = run_probes(checkout, todo, tree)
+        results = _run_all(checkout, todo, tree)
         for patch in todo:
-            _write(_probe_path(checkout, patch, release), json.dumps(asdict(results[patch.slug])))
+            key = _probe_key(checkout, patch, release)
+            _write(_probe_path(checkout, key), json.dumps(asdict(results[patch.slug])))
         found |= results
     return found
 
 
+def _known(checkout: Checkout, staged: Staged, release: Release) -> dict[str, ProbeResult]:
+    return known_probe_results(checkout, staged.series, release)
+
+
+def _run_all(checkout: Checkout, patches: list[Patch], tree: Path) -> dict[str, ProbeResult]:
+    """All probes in one process; when one takes that down or hangs, each in a process of its own."""
+    try:
+        return run_probes(checkout, patches, tree, timeout=PROBES_TIMEOUT)
+    except Refusal as refusal:
+        if refusal.code != "probe-crashed":
+            raise
+    results: dict[str, ProbeResult] = {}
+    for patch in patches:
+        try:
+            results |= run_probes(checkout, [patch], tree, timeout=PROBE_TIMEOUT)
+        except Refusal as refusal:
+            if refusal.code != "probe-crashed":
+                raise
+            said = refusal.what.splitlines()[-1]
+            results[patch.slug] = ProbeResult(0, 0, 1, 0, (f"{patch.slug}: the process ended early: {said}",))
+    return results
+
+
 def known_probe_results(checkout: Checkout, series: Series, release: Release) -> dict[str, ProbeResult]:
-    """What earlier runs of the same probes on the same release gave, by slug."""
-    results = {patch.slug: _cached_probe(_probe_path(checkout, patch, release)) for patch in series.patches}
-    return {slug: result for slug, result in results.items() if result is not None}
+    """What earlier runs of the same probes on the same release gave, by slug: those of this checkout, and the recorded."""
+    recorded = load_record(checkout).probes
+    found = {}
+    for patch in series.patches:
+        key = _probe_key(checkout, patch, release)
+        if (result := _cached_probe(_probe_path(checkout, key))) is not None:
+            found[patch.slug] = result
+        elif key in recorded:
+            found[patch.slug] = ProbeResult(**recorded[key].model_dump())
+    return found
 
 
-def _probe_path(checkout: Checkout, patch: Patch, release: Release) -> Path:
+def _probe_key(checkout: Checkout, patch: Patch, release: Release) -> str:
     texts = [path.read_text() for path in probe_modules(checkout, patch)]
-    return checkout.build / "matrix" / "probes" / f"{digest([LAYOUT, release.sha256, texts])[:24]}.json"
+    return digest([PROBES_LAYOUT, release.sha256, texts])[:24]
+
+
+def _probe_path(checkout: Checkout, key: str) -> Path:
+    return checkout.build / "matrix" / "probes" / f"{key}.json"
+
+
+def record_matrix(checkout: Checkout, tables: list[Table], today: datetime.date) -> Path:
+    """Commit-ready: the tables and every known result of the probes that they rest on, into `patches/matrix.json`."""
+    record = load_record(checkout)
+    projects, probes = dict(record.projects), {}
+    for project in checkout.projects():
+        series = load_series(checkout.patches / project)
+        for release in load_releases(checkout.patches / project):
+            for slug, result in known_probe_results(checkout, series, release).items():
+                first = (telling_failure(result)[:200],) if result.failures else ()
+                key = _probe_key(checkout, series.patch(slug), release)
+                probes[key] = RecordedProbe(**asdict(result) | {"failures": first})
+    for table in tables:
+        cells = {row.slug: {version: _recorded(cell) for version, cell in row.cells.items()} for row in table.rows}
+        series = load_series(checkout.patches / table.project)
+        inputs = table_inputs(checkout, series)
+        old = projects.get(table.project)
+        # The date says when the content was found, so that recording it again changes nothing.
+        same = old is not None and (old.inputs, old.cells) == (inputs, cells)
+        made = old.made if old is not None and same else today
+        projects[table.project] = RecordedTable(
+            made=made, inputs=inputs, pinned=table.pinned, versions=table.versions, cells=cells
+        )
+    projects = {name: projects[name] for name in checkout.projects() if name in projects}
+    return save_record(checkout, Record(projects=projects, probes=probes))
+
+
+def _recorded(cell: Cell) -> RecordedCell:
+    rung = next(rung for rung in cell.rungs if rung.name == "probe")
+    return RecordedCell(word=cell.word, where=cell.where, probe=rung.detail)
 
 
 def _cached_probe(path: Path) -> ProbeResult | None:

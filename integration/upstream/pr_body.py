@@ -22,25 +22,27 @@ MEANINGS = (
     ("evidence", r"accuracy|\btests?\b|verification"),
     ("related", r"related|\bissues?\b"),
 )
+NOTHING_RELATED = "None known."
 DEFAULT_TEMPLATE = "## Motivation\n\n## Modifications\n\n## Tests\n\n## Related issues\n"
 
 
 def pr_body(
-    pin: Pin, closure: Closure, before: ProbeResult, after: ProbeResult, test_path: str, template: str | None = None
+    pin: Pin, closure: Closure, before: ProbeResult, after: ProbeResult, added: list[str], template: str | None = None
 ) -> str:
     """Markdown for the pull request of `closure.patch`.
 
-    `before` is the probe's result on the pristine release, `after` on the release with only the closure.
+    `before` is the probe's result on the pristine release, `after` on the release with only the closure; `added` are
+    the new files beside the diff's, the test first.
     """
-    sections = _sections(pin, closure, before, after, test_path)
+    sections = _sections(pin, closure, before, after, added, added[0])
     return fill_template(template or DEFAULT_TEMPLATE, sections)
 
 
 def fill_template(template: str, sections: dict[str, str]) -> str:
     """The template with each section's text under the heading that means it.
 
-    Hints in comments make way for the text; checklists and headings without a meaning stay as the project wrote them,
-    for whoever sends it to tick. What no heading asks for follows the motivation.
+    Hints, in comments or in italics, make way for the text; checklists and headings without a meaning stay as the
+    project wrote them, for whoever sends it to tick. What no heading asks for follows motivation and changes.
     """
     parts = _parts(template)
     meanings: list[str | None] = []
@@ -48,19 +50,22 @@ def fill_template(template: str, sections: dict[str, str]) -> str:
         found = (name for name, words in MEANINGS if re.search(words, heading, re.IGNORECASE))
         meaning = next((name for name in found if name not in meanings), None)
         meanings.append(meaning if heading and "checklist" not in heading.lower() else None)
-    homeless = [name for name in ("motivation", "changes", "evidence") if name not in meanings]
+    homeless = [name for name in ("motivation", "changes", "evidence", "related") if name not in meanings]
+    homeless = [name for name in homeless if sections[name] != NOTHING_RELATED]
+    host = next((name for name in reversed(meanings) if name in ("motivation", "changes")), None)
     lines = []
     for (heading, body), meaning in zip(parts, meanings, strict=True):
         lines.append(heading)
         if meaning:
             lines.append(f"\n{sections[meaning]}\n")
-            body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
-            if meaning == "motivation":
+            body = re.sub(r"<!--.*?-->|^_[^_].*?_$", "", body, flags=re.DOTALL | re.MULTILINE)
+            if meaning == host:
                 lines += [f"{sections[name]}\n" for name in homeless]
-        lines.append(re.sub(r"\n{3,}", "\n\n", body.strip("\n")) + "\n" if body.strip() else "")
-    if "motivation" not in meanings:
+        lines.append("\n" + re.sub(r"\n{3,}", "\n\n", body.strip("\n")) + "\n" if body.strip() else "")
+    if host is None:
         lines += [f"{sections[name]}\n" for name in homeless]
-    return "\n".join(line for line in lines if line != "") + "\n"
+    text = "\n".join(line for line in lines if line != "")
+    return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
 
 
 def _parts(template: str) -> list[tuple[str, str]]:
@@ -88,30 +93,54 @@ def find_template(clone: Path, ref: str) -> str | None:
     return None
 
 
-def _sections(pin: Pin, closure: Closure, before: ProbeResult, after: ProbeResult, test_path: str) -> dict[str, str]:
+def _sections(
+    pin: Pin, closure: Closure, before: ProbeResult, after: ProbeResult, added: list[str], test_path: str
+) -> dict[str, str]:
     patch = closure.patch
-    failures = "\n".join(f"    {line}" for line in before.failures[:8])
     needs = ""
     if len(closure.patches) > 1:
-        needs = "\n\nOne commit each, in this order:\n" + "\n".join(
-            f"* {other.subject.split('] ', 1)[1]}" for other in closure.patches
+        needs = "\n\nIt needs these, which are here as commits of their own, before it:\n\n" + "\n".join(
+            f"* {other.subject.split('] ', 1)[1]}" for other in closure.patches[:-1]
         )
     return {
-        "motivation": patch.description,
-        "changes": _diffstat(pin, patch) + needs,
+        "motivation": reflowed(patch.description),
+        "changes": _files(pin, patch, added) + needs,
         "evidence": (
-            f"`{test_path}` on {pin.git_tag} without this change: {before.failed} failed, {before.passed} passed.\n"
-            f"{failures}\n\nWith it: {after.passed} passed.\n\n"
+            f"`{test_path}` on {pin.git_tag} without this change: {before.failed} failed, {before.passed} passed.\n\n"
+            f"```\n{_failures(before)}\n```\n\nWith it: {after.passed} passed.\n\n"
             f"```\npython -m pytest {test_path}\n```\n\n{_rungs(patch)}"
         ),
         "speed": "No claim about speed is made.",
-        "related": ", ".join(patch.rivals) + " address the same defect." if patch.rivals else "None known.",
+        "related": f"{_listed(patch.rivals)} the same defect." if patch.rivals else NOTHING_RELATED,
     }
 
 
-def _diffstat(pin: Pin, patch: Patch) -> str:
+def reflowed(text: str) -> str:
+    """`text` with each paragraph on one line: GitHub shows a line break in a comment as one. Lists stay as they are."""
+    paragraphs = []
+    for paragraph in re.split(r"\n{2,}", text):
+        plain = not re.search(r"^(\s|[*+-] |\d+\. |```|\|)", paragraph, re.MULTILINE)
+        paragraphs.append(" ".join(paragraph.splitlines()) if plain else paragraph)
+    return "\n\n".join(paragraphs)
+
+
+def _listed(pulls: list[str]) -> str:
+    """Pull requests as the subject of a sentence."""
+    if len(pulls) == 1:
+        return f"{pulls[0]} addresses"
+    return f"{', '.join(pulls[:-1])} and {pulls[-1]} address"
+
+
+def _files(pin: Pin, patch: Patch, added: list[str]) -> str:
+    """What the last commit changes, the new files last."""
     rows = [f"* `{pin.upstream_path(file.path)}` +{file.added} −{file.removed}" for file in patch.files]
-    return "\n".join(rows)
+    return "\n".join(rows + [f"* new: `{path}`" for path in added])
+
+
+def _failures(before: ProbeResult, limit: int = 8) -> str:
+    lines = [line if len(line) <= 160 else f"{line[:159]}…" for line in before.failures[:limit]]
+    more = len(before.failures) - limit
+    return "\n".join(lines + ([f"and {more} more"] if more > 0 else []))
 
 
 def _rungs(patch: Patch) -> str:

@@ -10,7 +10,7 @@ from rich.table import Table as Grid
 
 from sm120.integration.checkout import Checkout, find_checkout
 from sm120.integration.console import make_console
-from sm120.integration.upstream.ledger import load_ledger
+from sm120.integration.upstream.ledger import ledger_findings, load_ledger
 from sm120.integration.upstream.matrix import Cell, make_matrix
 from sm120.integration.upstream.status import as_json, refresh, short, statuses
 
@@ -26,12 +26,14 @@ def status_command(
     ladder: Annotated[bool, typer.Option(help="compare headers with the matrix (fetches listed releases)")] = True,
     ledger: Annotated[bool, typer.Option(help="show the ledger of the original changes instead")] = False,
 ) -> None:
-    """Show what is known about every patch. Stale entries are warned of; exit 1 when something contradicts itself."""
+    """Show what is known about every patch. Stale entries are warned of; exit 1 when something contradicts itself.
+
+    `--ledger` shows every change that was ever wanted instead, checked the same way against the matrix.
+    """
     checkout = find_checkout()
-    if ledger:
-        _print_ledger(checkout)
-        return
     today = datetime.date.today()
+    if ledger:
+        raise typer.Exit(_print_ledger(checkout, today, ladder))
     if ask:
         path, unanswered = refresh(checkout, today)
         progress.print(
@@ -69,11 +71,21 @@ def status_command(
     raise typer.Exit(1 if any(row.errors for row in rows) else 0)
 
 
-def _print_ledger(checkout: Checkout) -> None:
+def _print_ledger(checkout: Checkout, today: datetime.date, ladder: bool) -> int:
+    rows = load_ledger(checkout)
     grid = Grid("change", "project", "what", "upstream", "first release", "on the pin", "checked")
-    for change in load_ledger(checkout):
+    for change in rows:
         pins = "\n".join(f"{version}: {verdict}" for version, verdict in change.pins.items())
         upstream = "\n".join(map(short, [*change.upstream, *change.rivals])) or "none known"
         first = change.first_release or "none"
         grid.add_row(change.name, change.project, change.what, upstream, first, pins, change.checked.isoformat())
     console.print(grid)
+    words: dict[tuple[str, str, str], str] = {}
+    for project in checkout.projects() if ladder else []:
+        for row in make_matrix(checkout, project).rows:
+            words |= {(project, row.slug, version): cell.word for version, cell in row.cells.items()}
+    warnings, errors = ledger_findings(rows, today, lambda *key: words.get(key))
+    for kind, texts in (("warning", warnings), ("error", errors)):
+        for text in texts:
+            progress.print(f"{kind}: {text}", markup=False)
+    return 1 if errors else 0

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.table import Table as Grid
 
 from sm120.integration.checkout import Checkout, find_checkout
@@ -15,7 +16,7 @@ from sm120.integration.console import make_console
 from sm120.integration.refusal import Refusal
 from sm120.integration.upstream.bump import Plan, accept, bump_folder, load_plan, plan_bump, time_machine
 from sm120.integration.upstream.detector import measure, summary
-from sm120.integration.upstream.matrix import Table, make_matrix
+from sm120.integration.upstream.matrix import Table, make_matrix, record_matrix
 from sm120.integration.upstream.matrix_page import page
 from sm120.integration.upstream.releases import find_release, local_release
 from sm120.integration.upstream.watch import new_versions, report, try_release
@@ -29,7 +30,10 @@ def matrix_command(
     project: Annotated[str | None, typer.Argument(help="one project; all when left out")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON, rungs included")] = False,
     html: Annotated[Path | None, typer.Option(help="write one self-contained page")] = None,
-    probes: Annotated[bool, typer.Option(help="also run the probes on the unpatched releases (minutes)")] = False,
+    probes: Annotated[
+        bool, typer.Option(help="run the probes on the unpatched releases where that was not done (minutes a release)")
+    ] = False,
+    record: Annotated[bool, typer.Option(help="write patches/matrix.json, which the README is made from")] = False,
 ) -> None:
     """Show what every patch is on every listed release. Cells are cached by content; a second run takes seconds."""
     checkout = find_checkout()
@@ -37,6 +41,8 @@ def matrix_command(
         make_matrix(checkout, name, probes=probes, report=lambda line: progress.print(line, markup=False))
         for name in known_projects(checkout, project)
     ]
+    if record:
+        progress.print(f"recorded in {record_matrix(checkout, tables, datetime.date.today())}", markup=False)
     if html:
         html.parent.mkdir(parents=True, exist_ok=True)
         html.write_text(page(tables, datetime.date.today()))
@@ -63,7 +69,11 @@ def known_projects(checkout: Checkout, project: str | None) -> list[str]:
 
 
 def _grid(table: Table) -> Grid:
-    grid = Grid("patch", *table.versions, title=f"{table.project} (pinned {table.pinned})", title_justify="left")
+    grid = Grid(title=f"{table.project} (pinned {table.pinned})", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    # A slug is what the other commands want: it is never cut.
+    grid.add_column("patch", no_wrap=True, min_width=max((len(row.slug) for row in table.rows), default=0))
+    for version in table.versions:
+        grid.add_column(version, overflow="fold", min_width=9)
     for row in table.rows:
         cells = []
         for version in table.versions:
@@ -95,7 +105,8 @@ def bump_command(
     if accept_plan:
         for line in accept(checkout, load_plan(checkout, project, version), drop or []):
             console.print(line, markup=False)
-        console.print("now: sm120 series refresh --check, sm120 probe, make test, sm120 readme")
+        console.print(f"ledger.toml: give every row of {project} a verdict for {version}")
+        console.print("now: sm120 series refresh --check, sm120 probe, sm120 matrix --record, sm120 readme, make test")
         return
     release = local_release(wheel, version) if wheel else find_release(checkout.patches / project, version)
     plan = plan_bump(checkout, project, release, wheel=wheel, probes=probes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import zipfile
 
 import pytest
 
@@ -280,3 +281,92 @@ def test_a_plan_is_json_that_anyone_can_read(queue, probed):
     data = json.loads((bump.bump_folder(queue.checkout, "alpha", "1.1") / "plan.json").read_text())
     assert data["version"] == "1.1" and len(data["outcomes"]) == 6
     assert all(len(outcome["rungs"]) == 5 for outcome in data["outcomes"])
+
+
+def wheel_named(folder, name: str) -> str:
+    """A wheel under any tags; returns its sha256. Only metadata is ever read from it."""
+    path = folder / name
+    with zipfile.ZipFile(path, "w") as archive:
+        distribution, version = name.split("-")[:2]
+        archive.writestr(
+            f"{distribution}-{version}.dist-info/METADATA",
+            f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n",
+        )
+        archive.writestr(
+            f"{distribution}-{version}.dist-info/WHEEL",
+            f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {name.removesuffix('.whl').split('-', 2)[2]}\n",
+        )
+        archive.writestr(f"{distribution}-{version}.dist-info/RECORD", "")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def artifact(python: str, machine: str, file: str, sha256: str = "0" * 64) -> str:
+    return f'[[artifacts]]\npython = "{python}"\nmachine = "{machine}"\nfile = "{file}"\nsha256 = "{sha256}"\n'
+
+
+@pytest.fixture
+def served(queue):
+    """The pin serves three more interpreters or machines, and has a companion that moves with it."""
+    path = queue.folder / "pin.toml"
+    more = [
+        artifact("cp312", "x86_64", "alpha-1.0-cp312-cp312-manylinux_2_28_x86_64.whl"),
+        artifact("cp313", "aarch64", "alpha-1.0-cp313-cp313-manylinux_2_28_aarch64.whl"),
+        artifact("cp314", "x86_64", "alpha-1.0-cp314-cp314-manylinux_2_28_x86_64.whl"),
+    ]
+    companion = '[[companions]]\ndistribution = "alpha_meta"\nversion = "1.0"\n' + artifact(
+        "py3", "any", "alpha_meta-1.0-py3-none-any.whl"
+    ).replace("[[artifacts]]", "[[companions.artifacts]]")
+    path.write_text("\n".join([path.read_text(), *more, companion]))
+    queue.shas = {
+        name: wheel_named(queue.releases, name)
+        for name in (
+            "alpha-1.1-cp312-cp312-manylinux_2_34_x86_64.whl",  # built for another glibc than the old one
+            "alpha-1.1-cp313-cp313-manylinux_2_28_aarch64.whl",
+            "alpha_meta-1.1-py3-none-any.whl",
+        )
+    }
+    return queue
+
+
+def test_an_accepted_pin_serves_what_the_old_one_served(served, probed):
+    plan = plan_of(served, probes=True)
+    done = bump.accept(served.checkout, plan, ["clashes", "builds-on"])
+    pin = load_series(served.folder).pin
+    found = {(one.python, one.machine): (one.file, one.sha256) for one in pin.artifacts}
+    assert found.keys() == {("py3", "any"), ("cp312", "x86_64"), ("cp313", "aarch64"), ("cp314", "x86_64")}
+    assert found["cp314", "x86_64"] == found["py3", "any"], (
+        "where no wheel is built for it, the universal one serves it"
+    )
+    for python, machine, name in (
+        ("cp312", "x86_64", "alpha-1.1-cp312-cp312-manylinux_2_34_x86_64.whl"),
+        ("cp313", "aarch64", "alpha-1.1-cp313-cp313-manylinux_2_28_aarch64.whl"),
+    ):
+        assert found[python, machine] == (name, served.shas[name])
+    (companion,) = pin.companions
+    assert companion.version == "1.1"
+    assert companion.artifacts[0].sha256 == served.shas["alpha_meta-1.1-py3-none-any.whl"]
+    assert not [line for line in done if "MISSING" in line]
+
+
+def test_what_has_no_new_wheel_is_named_loudly(served, probed):
+    (served.releases / "alpha_meta-1.1-py3-none-any.whl").unlink()
+    plan = plan_of(served, probes=True)
+    for path in served.releases.glob("alpha-1.1-py3-none-any.whl"):
+        path.unlink()  # the wheel that was tried is named all the same
+    done = bump.accept(served.checkout, plan, ["clashes", "builds-on"])
+    assert [one.python for one in load_series(served.folder).pin.artifacts] == ["py3", "cp312", "cp313"]
+    loud = [line for line in done if line.startswith("MISSING") and "alpha 1.1 for cp314/x86_64" in line]
+    assert len(loud) == 1 and "pin.toml" in loud[0], done
+    assert load_series(served.folder).pin.companions[0].version == "1.0"
+    assert any(line.startswith("MISSING") and "alpha_meta 1.1" in line for line in done), done
+
+
+def test_an_unlisted_release_is_listed_once_it_is_the_pin(queue):
+    text = (queue.folder / "releases.toml").read_text()
+    new = next(part for part in text.split("[[releases]]") if 'version = "1.1"' in part)
+    release = find_release(queue.folder, "1.1")
+    (queue.folder / "releases.toml").write_text(text.replace("[[releases]]" + new, ""))
+    plan = bump.plan_bump(queue.checkout, "alpha", release)
+    assert any("1.1 listed" in line for line in bump.accept(queue.checkout, plan, [o.slug for o in plan.open]))
+    assert [one.version for one in load_releases(queue.folder)] == ["1.0", "1.1"]
+    assert load_releases(queue.folder)[1].sha256 == release.sha256

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
+
 import pytest
 
 from sm120.integration.refusal import Refusal
-from sm120.integration.upstream.ledger import load_ledger
+from sm120.integration.upstream.ledger import ledger_findings, load_ledger
+
+from .conftest import foundation
 
 GOOD = """[[change]]
 name = "a-change"
@@ -65,3 +69,37 @@ def test_a_name_stands_once(mini):
     write(mini, GOOD + GOOD)
     with pytest.raises(Refusal, match="stands there twice"):
         load_ledger(mini.checkout)
+
+
+NEEDED = GOOD.replace('first_release = "1.0"\n', "").replace(
+    '"1.0" = "taken" }\nno_probe = "needs a device"', '"1.0" = "needed" }\npatches = ["sent"]'
+)
+
+
+@pytest.fixture
+def one_patch(mini):
+    core = foundation.PRISTINE["alpha/core.py"]
+    mini.patch("sent", {"alpha/core.py": core.replace("line_3 = 3\n", "line_3 = 33\n")})
+    return mini
+
+
+def test_a_patch_without_a_row_is_refused(one_patch):
+    write(one_patch, GOOD)
+    with pytest.raises(Refusal, match="no row says what sent is for"):
+        load_ledger(one_patch.checkout)
+    write(one_patch, NEEDED)
+    assert load_ledger(one_patch.checkout)[0].patches == ["sent"]
+
+
+@pytest.mark.parametrize("word", ["merged", "superseded", "applies", "conflicts", None])
+def test_the_matrix_contradicts_a_row_and_age_is_a_warning(one_patch, word):
+    write(one_patch, NEEDED)
+    rows = load_ledger(one_patch.checkout)
+    checked = rows[0].checked
+    found = {("alpha", "sent", "1.0"): word}
+    warnings, errors = ledger_findings(rows, checked + datetime.timedelta(30), lambda *key: found.get(key))
+    assert warnings == []
+    contradicted = [f"a-change: needed on 1.0 says the ledger, {word} says the matrix"]
+    assert errors == (contradicted if word in ("merged", "superseded") else [])
+    warnings, _ = ledger_findings(rows, checked + datetime.timedelta(31), lambda *key: None)
+    assert warnings == ["a-change: checked 31 days ago"]

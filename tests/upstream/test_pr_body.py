@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sm120.integration.upstream.pr_body import DEFAULT_TEMPLATE, fill_template
+from sm120.integration.upstream.pr_body import DEFAULT_TEMPLATE, NOTHING_RELATED, fill_template, reflowed
 
 SECTIONS = {name: f"[{name}]" for name in ("motivation", "changes", "evidence", "speed", "related")}
 
@@ -69,7 +69,10 @@ def test_sglang():
     text = fill_template(SGLANG, SECTIONS)
     order(text, "## Motivation", "[motivation]", "## Modifications", "[changes]", "## Accuracy Tests", "[evidence]")
     order(text, "## Speed Tests", "[speed]", "## Checklist", "- [ ] formatted", "- [ ] tests added")
-    assert "<!-- why -->" not in text and "[related]" not in text
+    order(text, "[changes]", "[related]", "## Accuracy Tests")
+    assert "<!-- why -->" not in text
+    text = fill_template(SGLANG, SECTIONS | {"related": NOTHING_RELATED})
+    assert NOTHING_RELATED not in text, "a template that does not ask is not told that there is nothing"
 
 
 def test_flashinfer():
@@ -93,3 +96,9 @@ def test_without_a_template_everything_has_a_place():
 def test_a_template_without_any_known_heading_loses_nothing():
     text = fill_template("Tell us everything.\n", SECTIONS)
     assert "Tell us everything." in text and all(f"[{name}]" in text for name in ("motivation", "changes", "evidence"))
+
+
+def test_hints_make_way_and_paragraphs_are_one_line():
+    text = fill_template("## What?\n_Describe it,\nat length._\n\n## Why?\n_Justify it._\nA rule of ours.\n", SECTIONS)
+    assert "Describe" not in text and "Justify" not in text and "A rule of ours." in text
+    assert reflowed("one\ntwo\n\n* a\n* b\n\nthree") == "one two\n\n* a\n* b\n\nthree"

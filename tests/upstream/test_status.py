@@ -144,6 +144,52 @@ def test_offline_shows_the_last_known_state_with_its_date(queue, github):
     assert statuses(queue.checkout, later)[0].pulls["o/alpha#1"] == "open 2026-11-29"
 
 
+@pytest.mark.parametrize("fault", ["silent", "cut off"])
+def test_a_server_that_hangs_or_breaks_off_is_offline(github, fault):
+    released = threading.Event()
+
+    def answer(handler):
+        if fault == "silent":
+            released.wait(10)
+            return
+        handler.send_response(200)
+        handler.send_header("Content-Length", "1000")
+        handler.end_headers()
+        handler.wfile.write(b"{")
+
+    github.pull(1)
+    github.server.RequestHandlerClass.do_GET = answer
+    try:
+        found, unanswered = pull_states(["o/alpha#1"], api=github.url, today=TODAY, timeout=0.3)
+    finally:
+        released.set()
+    assert found == [] and unanswered is not None and unanswered.code == "status-offline", unanswered
+    assert ("timed out" if fault == "silent" else "peer closed") in str(unanswered)
+
+
+@pytest.mark.parametrize(
+    ("header", "word", "tier", "errors"),
+    [
+        ("Pending", "merged", "core", 1),
+        ("Pending", "superseded", "core", 1),
+        ("Submitted o/alpha#1", "superseded", "core", 1),
+        ("Merged o/alpha#1 1.1", "applies", "core", 1),
+        ("Superseded o/alpha#1 1.1", "applies with closure", "core", 1),
+        ("Merged o/alpha#1 1.1", "applies", "backport", 0),
+        ("Merged o/alpha#1 1.1", "merged", "core", 0),
+        ("Pending", "applies", "core", 0),
+        ("Pending", "conflicts", "core", 0),
+    ],
+)
+def test_what_header_and_ladder_say_of_the_pin_must_fit(mini, header, word, tier, errors):
+    core = foundation.PRISTINE["alpha/core.py"]
+    changed = core.replace("line_3 = 3\n", "line_3 = 33\n")
+    mini.patch("sent", {"alpha/core.py": changed}, Upstream_Status=header, Tier=tier)
+    (status,) = statuses(mini.checkout, TODAY, lambda project, slug: Cell(word, "", "so it is", ()))
+    assert len(status.errors) == errors, status.errors
+    assert all(word in error and header.split()[0] in error for error in status.errors)
+
+
 def test_a_token_is_optional_and_sent_when_set(github, monkeypatch):
     github.pull(1)
     pull_states(["o/alpha#1"], api=github.url)

@@ -7,10 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from sglang.srt.managers.schedule_batch import ScheduleBatch
 from sglang.srt.managers.scheduler import Scheduler
+from sglang.srt.managers.scheduler_components import dp_attn
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
+from sglang.srt.runtime_context import get_parallel
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
 from sglang.srt.speculative.dspark_components.dspark_verify import verify_logits_adjustments_are_noop
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 sys.path.insert(0, str(Path(__file__).parent))
 import verify_paths as vp
@@ -95,3 +100,48 @@ def test_a_penalized_step_waits_for_the_last_result(kind, pending):
     scheduler = SimpleNamespace(require_mlp_sync=False, result_queue=deque([None] * pending))
     waits = Scheduler.is_disable_overlap_for_batch(scheduler, run.batch, last_batch=run.batch)
     assert bool(waits) == (kind == "frequency" and pending == 1)
+
+
+def overlap_decisions(locals_: list, monkeypatch) -> list[bool]:
+    """What each of several data-parallel ranks decides, by upstream's exchange of their batches' facts."""
+    rows: list[torch.Tensor] = []
+
+    def exchange(global_flat, local_row, group):
+        rows.append(local_row.clone())
+        if len(rows) <= len(locals_):
+            return
+        global_flat.copy_(torch.cat(rows[: len(locals_)]))
+
+    def idle():
+        batch = ScheduleBatch(reqs=[])
+        batch.forward_mode, batch.spec_algorithm = ForwardMode.IDLE, SpeculativeAlgorithm.DFLASH
+        return batch
+
+    monkeypatch.setattr(dp_attn, "exchange_sync_rows", exchange)
+    tp_group = SimpleNamespace(cpu_group=None, active_ranks_cpu=torch.ones(len(locals_)))
+    decisions = []
+    with get_parallel().override(num_dp_ranks=len(locals_), attn_tp_size=1, attn_cp_size=1, tp_group=tp_group):
+        for _ in range(2):  # once to learn what every rank says, once to hear it
+            decisions = []
+            for batch in locals_:
+                batch = dp_attn.prepare_mlp_sync_batch_raw(
+                    batch,
+                    model_runner=SimpleNamespace(spec_algorithm=SpeculativeAlgorithm.DFLASH, model_config=None),
+                    get_idle_batch=idle,
+                    disable_cuda_graph=True,
+                    require_mlp_tp_gather=True,
+                    disable_overlap_schedule=False,
+                    offload_tags=set(),
+                )
+                scheduler = SimpleNamespace(require_mlp_sync=True, result_queue=deque([None]))
+                decisions.append(bool(Scheduler.is_disable_overlap_for_batch(scheduler, batch, last_batch=batch)))
+    return decisions
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_data_parallel_ranks_wait_together(order, monkeypatch):
+    """A rank that waits alone would launch its collectives in another order than its peers."""
+    penalized, _ = vp.admit("dflash", vp.PENALTIES["frequency"])
+    plain, _ = vp.admit("dflash", vp.PENALTIES["none"])
+    assert overlap_decisions([penalized.batch, plain.batch, None][::order], monkeypatch) == [True] * 3
+    assert overlap_decisions([plain.batch, None][::order], monkeypatch) == [False] * 2

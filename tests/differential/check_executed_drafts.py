@@ -103,6 +103,7 @@ def test_pipeline_stages_verify_the_start_up_width():
         )
         stage = object.__new__(Scheduler)
         stage.device = "cpu"
+        stage.tp_worker = SimpleNamespace(model_runner=SimpleNamespace(attn_backend=SimpleNamespace(verify_mask=None)))
         stage._pp_spec_rebuild_verify_input(batch)
         rows = batch.spec_info.draft_token.view(len(reqs), -1)
 

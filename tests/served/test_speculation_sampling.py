@@ -153,7 +153,7 @@ def forbidding_processor(runtime: Runtime) -> str:
     return answer.read_text()
 
 
-@pytest.fixture(scope="module", params=["DFLASH", "STANDALONE", "NGRAM"])
+@pytest.fixture(scope="module", params=["STANDALONE", "NGRAM", "DFLASH"])
 def algorithm(request: pytest.FixtureRequest) -> str:
     return request.param
 

@@ -135,3 +135,28 @@ def test_verify_samples_from_the_plain_distribution(kind, path):
         f"{kind} on {path}: distributions differ by up to {difference.probability:.3f}"
     )
     assert difference.logprob < 1e-3, f"{kind} on {path}: log-probabilities differ by up to {difference.logprob:.3f}"
+
+
+class MasksTheRootOnly(PATHS["dflash"]):
+    """Constrains the first row of a block and leaves the rest free."""
+
+    def grammar_tree(self, trees):
+        return super().grammar_tree([chain([tree.tokens[0], *[VOCAB] * (len(tree.tokens) - 1)]) for tree in trees])
+
+
+class ReportsTheModel(PATHS["dflash"]):
+    """Reports log-probabilities of the model's own logits, before any parameter."""
+
+    def reported_logprobs(self, trees, logits, taken):
+        return super().reported_logprobs(trees, self.logits(trees), taken)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind", "field"),
+    [(MasksTheRootOnly, "grammar", "probability"), (ReportsTheModel, "frequency_penalty", "logprob")],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_a_wrong_path_is_caught(wrong, kind, field, monkeypatch):
+    """The mutation twins of the test above: the same comparison must reject them."""
+    monkeypatch.setitem(PATHS, "wrong", wrong)
+    assert getattr(worst(kind, "wrong"), field) > 0.05

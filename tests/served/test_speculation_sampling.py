@@ -107,7 +107,7 @@ def serve(algorithm: str) -> dict[str, list[Reply]]:
     with Server(runtime, model, arguments, log=log, environment=ENVIRONMENT, hooks=hooks, **PATIENCE) as server:
 
         def ask(sampling: list[dict[str, Any]], **body: Any) -> list[Reply]:
-            prompts = [prompt(300 + number, 10 + 7 * number) for number in range(len(sampling))]
+            prompts = [asked(number) for number in range(len(sampling))]
             common = {"temperature": 0, "max_new_tokens": NEW_TOKENS, "ignore_eos": True}
             return server.generate_batch(
                 prompts, NEW_TOKENS, sampling_params=[{**common, **own} for own in sampling], **body
@@ -121,6 +121,11 @@ def serve(algorithm: str) -> dict[str, list[Reply]]:
             "only the best": ask(ONLY_THE_BEST),
             "grammars": ask(GRAMMARS, return_logprob=True),
         }
+
+
+def asked(number: int) -> list[int]:
+    """The prompt of the `number`-th request of every question."""
+    return prompt(300 + number, 10 + 7 * number)
 
 
 @cache
@@ -181,6 +186,27 @@ def test_grammars_are_kept_and_end_the_output(algorithm):
     assert json.loads(schema)["n"] in (1, 23)
     assert re.fullmatch("[a-r]*", letters) and letters[0] != "r"
     assert not re.fullmatch("[a-z0-9]*", free), "the model says other things when it is free to"
+
+
+@pytest.mark.parametrize("served", ["none", "STANDALONE", "NGRAM", "DFLASH"])
+def test_penalized_tokens_and_logprobs_are_those_of_transformers(served, tmp_path):
+    """Both sides of the comparison above, by an independent judge: which one is wrong when they differ."""
+    request, answer = tmp_path / "request.json", tmp_path / "answer.json"
+    told = [
+        {
+            "prompt": asked(number),
+            "sampling": sampling,
+            "tokens": reply.tokens,
+            "logprobs": [entry[0] for entry in reply.meta["output_token_logprobs"]],
+        }
+        for number, (sampling, reply) in enumerate(zip(PARAMETERS, serve(served)["parameters"], strict=True))
+    ]
+    runtime = served_runtime()
+    model = models.make(runtime, models.DENSE, CHECKOUT.build / "served" / "models")
+    request.write_text(json.dumps({"model": str(model), "eos": EOS, "served": told}))
+    runtime.run_script(HERE / "penalized_reference.py", str(request), str(answer))
+    for number, found in enumerate(json.loads(answer.read_text())):
+        assert found["choice"] < 1e-4 and found["logprob"] < 1e-3, f"request {number} on {served}: {found}"
 
 
 def test_the_questions_have_teeth():

@@ -65,7 +65,7 @@ SCHEMA = json.dumps({"type": "object", "properties": {"n": {"enum": [1, 23]}}, "
 GRAMMARS: list[dict[str, Any]] = [
     {"regex": "[a-z]{5}r{6}[0-9]", "ignore_eos": False},
     {"json_schema": SCHEMA, "ignore_eos": False},
-    {"regex": "([a-q]r*){3,9}", "frequency_penalty": 0.6},
+    {"regex": "([a-q]r*){3,9}", "frequency_penalty": 0.6, "ignore_eos": False},
     {},
 ]
 

@@ -62,20 +62,21 @@ def test_proposed_drafts_are_the_rows_that_ran(start, tmp_path):
         together = server.generate_batch([prompt(501 + n, 9) for n in range(3)], NEW_TOKENS)
     steps = [tuple(map(int, line.split())) for line in rows.read_text().splitlines()]
     assert {total // requests for requests, total in steps} == {1, 4}, "both widths must have run"
-    proposed = [reply.meta["spec_num_proposed_drafts"] for reply in (alone, *together)]
+    # A request that never had a draft reports no counts.
+    proposed = [reply.meta.get("spec_num_proposed_drafts", 0) for reply in (alone, *together)]
     assert proposed[0] == sum(total - requests for requests, total in steps[: len(ran_alone.splitlines())])
     assert sum(proposed) == sum(total - requests for requests, total in steps)
-    # Of three drafts a step and as many steps, which is what the release reports, it is less than half.
-    assert sum(proposed) < sum(3 * reply.meta["spec_verify_ct"] for reply in (alone, *together)) / 2
-    for reply in (alone, *together):
-        assert reply.meta["spec_num_correct_drafts"] <= reply.meta["spec_num_proposed_drafts"]
+    # Three drafts a step, whatever ran, is what the release reports.
+    assert sum(proposed) < sum(3 * requests for requests, _ in steps)
+    for reply, drafts in zip((alone, *together), proposed, strict=True):
+        assert reply.meta.get("spec_num_correct_drafts", 0) <= drafts
 
 
 def test_a_verify_of_another_width_is_refused(start, dflash):
-    """The switch is read by DFLASH's worker, too: its first verify, the health check's, ends the server."""
+    """The switch is read by DFLASH's worker, too: its first verify ends the server."""
     server = start(models.DENSE, dflash, hooks=("another_width",), SGLANG_SPEC_CHECK_VERIFY_WIDTH="1")
-    with pytest.raises(ServerFailed):
-        server.start()
+    with pytest.raises(ServerFailed), server:
+        server.generate(prompt(510, 9), NEW_TOKENS)
     said = server.log.read_text()
     assert "speculative verify was to be 4 rows per request, but ran with verify input: 5" in said
 
@@ -83,8 +84,8 @@ def test_a_verify_of_another_width_is_refused(start, dflash):
 def test_embeddings_in_the_wrong_dtype_end_a_dflash_server(start, dflash):
     """The twin of every DFLASH test on a float32 model: with the release's cast none of them could be served."""
     server = start(models.DENSE, dflash, hooks=("bfloat16_embeddings",))
-    with pytest.raises(ServerFailed):
-        server.start()
+    with pytest.raises(ServerFailed), server:
+        server.generate(prompt(511, 9), NEW_TOKENS)
     assert "must have the same dtype" in server.log.read_text() or "BFloat16" in server.log.read_text()
 
 

@@ -10,7 +10,9 @@ penalties, logit processors and min_p fail. Tokens above the bytes do not occur 
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -58,6 +60,14 @@ ONLY_THE_BEST: list[dict[str, Any]] = [
     {"temperature": 0},
 ]
 FORBIDDEN = [RUN_TOKEN, 65, 66]
+# Grammars that end within the new tokens, one of them in the middle of a run that drafts like, and one request without.
+SCHEMA = json.dumps({"type": "object", "properties": {"n": {"enum": [1, 23]}}, "required": ["n"]})
+GRAMMARS: list[dict[str, Any]] = [
+    {"regex": "[a-z]{5}r{6}[0-9]", "ignore_eos": False},
+    {"json_schema": SCHEMA, "ignore_eos": False},
+    {"regex": "([a-q]r*){3,9}", "frequency_penalty": 0.6, "ignore_eos": False},
+    {},
+]
 
 
 def algorithms(runtime: Runtime, cache_folder: Path) -> dict[str, dict[str, Argument]]:
@@ -97,7 +107,7 @@ def serve(algorithm: str) -> dict[str, list[Reply]]:
     with Server(runtime, model, arguments, log=log, environment=ENVIRONMENT, hooks=hooks, **PATIENCE) as server:
 
         def ask(sampling: list[dict[str, Any]], **body: Any) -> list[Reply]:
-            prompts = [prompt(300 + number, 10 + 7 * number) for number in range(len(sampling))]
+            prompts = [asked(number) for number in range(len(sampling))]
             common = {"temperature": 0, "max_new_tokens": NEW_TOKENS, "ignore_eos": True}
             return server.generate_batch(
                 prompts, NEW_TOKENS, sampling_params=[{**common, **own} for own in sampling], **body
@@ -109,7 +119,13 @@ def serve(algorithm: str) -> dict[str, list[Reply]]:
                 [{"custom_params": {"token_ids": FORBIDDEN}}] * 2, custom_logit_processor=forbidding_processor(runtime)
             ),
             "only the best": ask(ONLY_THE_BEST),
+            "grammars": ask(GRAMMARS, return_logprob=True),
         }
+
+
+def asked(number: int) -> list[int]:
+    """The prompt of the `number`-th request of every question."""
+    return prompt(300 + number, 10 + 7 * number)
 
 
 @cache
@@ -142,22 +158,55 @@ def forbidding_processor(runtime: Runtime) -> str:
     return answer.read_text()
 
 
-@pytest.fixture(scope="module", params=["DFLASH", "STANDALONE", "NGRAM"])
+@pytest.fixture(scope="module", params=["STANDALONE", "NGRAM", "DFLASH"])
 def algorithm(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.mark.parametrize("question", ["parameters", "processor", "only the best"])
+@pytest.mark.parametrize("question", ["parameters", "processor", "only the best", "grammars"])
 def test_tokens_are_those_without_speculation(algorithm, question):
     for number, (base, reply) in enumerate(zip(serve("none")[question], serve(algorithm)[question], strict=True)):
         assert reply.tokens == base.tokens, f"request {number} of {question} on {algorithm}"
 
 
-def test_logprobs_are_those_without_speculation(algorithm):
-    for base, reply in zip(serve("none")["parameters"], serve(algorithm)["parameters"], strict=True):
+@pytest.mark.parametrize("question", ["parameters", "grammars"])
+def test_logprobs_are_those_without_speculation(algorithm, question):
+    for number, (base, reply) in enumerate(zip(serve("none")[question], serve(algorithm)[question], strict=True)):
         want = [entry[0] for entry in base.meta["output_token_logprobs"]]
         got = [entry[0] for entry in reply.meta["output_token_logprobs"]]
-        assert got == pytest.approx(want, abs=1e-3)
+        assert got == pytest.approx(want, abs=1e-3), f"request {number} of {question} on {algorithm}"
+
+
+def test_grammars_are_kept_and_end_the_output(algorithm):
+    replies = serve(algorithm)["grammars"]
+    word, schema, letters, free = (
+        bytes(token for token in reply.tokens if token < EOS).decode("latin-1") for reply in replies
+    )
+    assert re.fullmatch("[a-z]{5}r{6}[0-9]", word) and replies[0].tokens[-1] == EOS
+    assert json.loads(schema)["n"] in (1, 23)
+    assert re.fullmatch("[a-r]*", letters) and letters[0] != "r"
+    assert not re.fullmatch("[a-z0-9]*", free), "the model says other things when it is free to"
+
+
+@pytest.mark.parametrize("served", ["none", "STANDALONE", "NGRAM", "DFLASH"])
+def test_penalized_tokens_and_logprobs_are_those_of_transformers(served, tmp_path):
+    """Both sides of the comparison above, by an independent judge: which one is wrong when they differ."""
+    request, answer = tmp_path / "request.json", tmp_path / "answer.json"
+    told = [
+        {
+            "prompt": asked(number),
+            "sampling": sampling,
+            "tokens": reply.tokens,
+            "logprobs": [entry[0] for entry in reply.meta["output_token_logprobs"]],
+        }
+        for number, (sampling, reply) in enumerate(zip(PARAMETERS, serve(served)["parameters"], strict=True))
+    ]
+    runtime = served_runtime()
+    model = models.make(runtime, models.DENSE, CHECKOUT.build / "served" / "models")
+    request.write_text(json.dumps({"model": str(model), "eos": EOS, "served": told}))
+    runtime.run_script(HERE / "penalized_reference.py", str(request), str(answer))
+    for number, found in enumerate(json.loads(answer.read_text())):
+        assert found["choice"] < 1e-4 and found["logprob"] < 1e-3, f"request {number} on {served}: {found}"
 
 
 def test_the_questions_have_teeth():

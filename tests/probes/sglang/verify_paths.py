@@ -9,6 +9,7 @@ recorded instead of run, because what a test compares is the distribution they w
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import inspect
 import random
@@ -20,11 +21,18 @@ from unittest import mock
 
 import pytest
 import torch
+from sglang.kernels.ops.sampling import murmur_hash
 from sglang.kernels.ops.speculative.dflash import compute_dflash_correct_drafts_and_bonus
 from sglang.kernels.ops.speculative.dspark import dspark_accept
-from sglang.srt.layers.sampler import apply_custom_logit_processor, top_k_top_p_min_p_sampling_from_probs_torch
+from sglang.srt.layers.logprob_processor import compute_spec_logprobs
+from sglang.srt.layers.sampler import (
+    Sampler,
+    apply_custom_logit_processor,
+    top_k_top_p_min_p_sampling_from_probs_torch,
+)
 from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
 from sglang.srt.managers.scheduler import Scheduler
+from sglang.srt.managers.scheduler_components.batch_result_processor import SchedulerBatchResultProcessor
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.runtime_context import get_context, get_parallel
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
@@ -33,11 +41,15 @@ from sglang.srt.speculative import dflash_utils, eagle_utils
 from sglang.srt.speculative.dflash_utils import (
     apply_dflash_verify_logits_adjustments,
 )
+from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+from sglang.srt.speculative.spec_utils import GrammarTree, build_grammar_vocab_mask
 
 VOCAB = 13
 EOS = 3
 TOKENIZER = SimpleNamespace(additional_stop_token_ids=None, eos_token_id=EOS)
+# Token t is the t-th letter for grammars; EOS is no letter.
+LETTERS = [chr(ord("a") + token) if token != EOS else "<eos>" for token in range(VOCAB)]
 Model = Callable[[Sequence[int]], torch.Tensor]
 # Batches of sampling parameters, by the penalty that they exercise.
 PENALTIES = {
@@ -87,7 +99,37 @@ def to_req(request: Request, name: str = "r") -> Req:
     sampling.verify(VOCAB)
     req = Req(name, "", array("q", request.prompt), sampling, custom_logit_processor=request.custom_logit_processor)
     req.tokenizer = TOKENIZER
+    if sampling.regex is not None:
+        req.grammar = grammar(sampling.regex)
+        for token in request.tokens:
+            req.grammar.accept_token(token)
     return req
+
+
+def grammar(regex: str):
+    """Upstream's grammar object over `LETTERS`, before its first token."""
+    import xgrammar
+    from sglang.srt.constrained.xgrammar_backend import XGrammarGrammar
+
+    compiled = compiled_grammar(regex)
+    return XGrammarGrammar(xgrammar.GrammarMatcher(compiled, max_rollback_tokens=200), VOCAB, compiled, None, regex)
+
+
+@functools.cache
+def compiled_grammar(regex: str):
+    import xgrammar
+
+    info = xgrammar.TokenizerInfo(LETTERS, vocab_size=VOCAB, stop_token_ids=[EOS])
+    return xgrammar.GrammarCompiler(info).compile_regex(regex)
+
+
+def allows(request: Request, tokens: Sequence[int]) -> bool:
+    """Whether the request's grammar lets `tokens` follow what is committed; yes without a grammar."""
+    regex = request.sampling.get("regex")
+    if regex is None:
+        return True
+    state = grammar(regex).matcher
+    return all(not state.is_terminated() and state.accept_token(token) for token in [*request.tokens, *tokens])
 
 
 def to_batch(reqs: list[Req], algorithm: SpeculativeAlgorithm, mode: ForwardMode = ForwardMode.EXTEND) -> ScheduleBatch:
@@ -96,6 +138,7 @@ def to_batch(reqs: list[Req], algorithm: SpeculativeAlgorithm, mode: ForwardMode
     batch.device = "cpu"
     batch.spec_algorithm = algorithm
     batch.forward_mode = mode
+    batch.has_grammar = any(req.grammar is not None for req in reqs)
     batch.return_logprob = False
     batch.seq_lens = torch.tensor([len(r.origin_input_ids) + len(r.output_ids) for r in reqs])
     batch.sampling_info = SamplingBatchInfo.from_schedule_batch(batch, VOCAB)
@@ -103,14 +146,16 @@ def to_batch(reqs: list[Req], algorithm: SpeculativeAlgorithm, mode: ForwardMode
 
 
 @contextlib.contextmanager
-def published_config() -> Iterator[None]:
+def published_config(**arguments: object) -> Iterator[None]:
     """Upstream's configuration, as the sampling code reads it, with custom logit processors admitted."""
-    one_rank = SimpleNamespace(world_size=1)
+    one_rank = SimpleNamespace(world_size=1, device_group=None)
     with (
         get_context().override_server_args(
             enable_custom_logit_processor=True,
+            sampling_backend="pytorch",
             speculative_accept_threshold_single=1.0,
             speculative_accept_threshold_acc=1.0,
+            **arguments,
         ),
         get_parallel().override(tp_group=one_rank, attn_tp_group=one_rank),
         # Compiling one torch.where for the CPU takes minutes.
@@ -136,12 +181,8 @@ def one_hot(tokens: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.one_hot(tokens, VOCAB).float()
 
 
-def plain_distribution(request: Request, model: Model) -> torch.Tensor:
-    """What plain decoding would sample the next token from.
-
-    Returns:
-        `[VOCAB]` float32; one-hot for a greedy request.
-    """
+def plain_logits(request: Request, model: Model) -> tuple[torch.Tensor, SamplingBatchInfo]:
+    """Logits `[1, VOCAB]` of plain decoding as its sampler gets them, and the sampling parameters that go with them."""
     req = to_req(request)
     batch = to_batch([req], SpeculativeAlgorithm.NONE)
     for token in request.tokens:
@@ -150,10 +191,22 @@ def plain_distribution(request: Request, model: Model) -> torch.Tensor:
             batch.cumulate_penalty_output_tokens()
     with forward_isolation(batch):
         info = batch.sampling_info
+        info.grammars = [req.grammar] if batch.has_grammar else None
+        info.update_regex_vocab_mask()
         logits = model(request.prompt + request.tokens)[None].clone()
         info.apply_logits_bias(logits)
-        if info.has_custom_logit_processor:
-            apply_custom_logit_processor(logits, info)
+    return logits, info
+
+
+def plain_distribution(request: Request, model: Model) -> torch.Tensor:
+    """What plain decoding would sample the next token from.
+
+    Returns:
+        `[VOCAB]` float32; one-hot for a greedy request.
+    """
+    logits, info = plain_logits(request, model)
+    if info.has_custom_logit_processor:
+        apply_custom_logit_processor(logits, info)
     if info.is_all_greedy:
         return one_hot(logits[0].argmax())
     probs = torch.softmax(logits / info.temperatures, dim=-1)
@@ -171,6 +224,16 @@ def plain_distribution(request: Request, model: Model) -> torch.Tensor:
     return (filtered / filtered.sum())[0]
 
 
+def plain_logprobs(request: Request, model: Model) -> torch.Tensor:
+    """Log-probabilities `[VOCAB]` that plain decoding reports for the next token, by upstream's sampler."""
+    logits, info = plain_logits(request, model)
+    info.grammars = None  # would make the sampler agree with the other ranks
+    output = SimpleNamespace(next_token_logits=logits)
+    every_token = [list(range(VOCAB))]
+    Sampler()(output, info, True, [0], every_token, positions=torch.zeros(1, dtype=torch.int64))
+    return torch.as_tensor(output.next_token_token_ids_logprobs_val[0])
+
+
 def renorm_top_k(probs: torch.Tensor, top_ks: torch.Tensor) -> torch.Tensor:
     """Keep the k most probable tokens of each row and renormalize; stands in for FlashInfer's kernel."""
     ranks = probs.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
@@ -186,12 +249,36 @@ def renorm_top_p(probs: torch.Tensor, top_ps: torch.Tensor) -> torch.Tensor:
     return kept / kept.sum(-1, keepdim=True)
 
 
-@contextlib.contextmanager
-def replaced_kernels(record: list[torch.Tensor]) -> Iterator[None]:
-    """Replace the CUDA-only samplers; a verify appends what it was to sample from, `[bs, width, VOCAB]`."""
+def hash32(seed: torch.Tensor, positions: torch.Tensor, col_indices: torch.Tensor) -> torch.Tensor:
+    """Some 32 bits for each seed and position, and each column; stands in for a kernel that a CPU does not have."""
 
-    def sampler(*, target_probs, accept_index, accept_token_num, predicts, **_):
+    def bits(*key: int) -> int:
+        return int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:4], "big")
+
+    rows = zip(seed.tolist(), positions.tolist(), strict=True)
+    return torch.tensor([[bits(*row, column) for column in col_indices.tolist()] for row in rows])
+
+
+@contextlib.contextmanager
+def replaced_kernels(record: list[torch.Tensor], coins: list[torch.Tensor] | None = None) -> Iterator[None]:
+    """Replace the CUDA-only samplers; a verify appends what it was to sample from, `[bs, width, VOCAB]`.
+
+    `coins` takes the uniform numbers that it was to sample with, `[bs, …]`.
+    """
+
+    def sampler(
+        *,
+        target_probs,
+        accept_index,
+        accept_token_num,
+        predicts,
+        uniform_samples,
+        uniform_samples_for_final_sampling,
+        **_,
+    ):
         record.append(target_probs.clone())
+        if coins is not None:
+            coins.append(torch.cat([uniform_samples, uniform_samples_for_final_sampling[:, None]], dim=1))
         accept_index.zero_()
         accept_token_num.zero_()
         predicts.zero_()
@@ -220,6 +307,7 @@ def replaced_kernels(record: list[torch.Tensor]) -> Iterator[None]:
                 if hasattr(module, name):
                     replace(module, name, value)
         replace(dflash_utils, "_DFLASH_SAMPLING_VERIFY_AVAILABLE", True)
+        replace(murmur_hash, "murmur_hash32", hash32)
         yield
 
 
@@ -236,6 +324,10 @@ class Tree:
     def path(self, node: int) -> list[int]:
         """Draft tokens from the root's child down to `node`; empty for the root."""
         return [] if node == 0 else [*self.path(self.parents[node]), self.tokens[node]]
+
+    def nodes(self, node: int) -> list[int]:
+        """The nodes from the root, which is included, down to `node`."""
+        return [0] if node == 0 else [*self.nodes(self.parents[node]), node]
 
     def links(self) -> tuple[list[int], list[int]]:
         """First-child and next-sibling pointers, -1 where there is none."""
@@ -281,12 +373,12 @@ class Path:
             Logits `[bs, VOCAB]` after every adjustment but a custom processor's.
         """
         with forward_isolation(self.batch):
+            info = self.batch.sampling_info
+            info.grammars = [req.grammar for req in self.reqs] if self.batch.has_grammar else None
+            info.update_regex_vocab_mask()
             logits = torch.stack([self.model(r.prompt + r.tokens) for r in self.requests]).clone()
-            self.batch.sampling_info.apply_logits_bias(logits)
-        for i, (request, req) in enumerate(zip(self.requests, self.reqs, strict=True)):
-            token = int(logits[i].argmax()) if forced is None else forced[i]
-            request.tokens.append(token)
-            req.output_ids.append(token)
+            info.apply_logits_bias(logits)
+        self.commit([[int(logits[i].argmax()) if forced is None else forced[i]] for i in range(len(self.reqs))])
         self.batch.forward_mode = ForwardMode.DECODE
         return logits
 
@@ -296,6 +388,7 @@ class Path:
         self.requests = [self.requests[i] for i in keep]
         self.reqs = [self.reqs[i] for i in keep]
         self.batch.reqs = list(self.reqs)
+        self.batch.has_grammar = any(req.grammar is not None for req in self.reqs)
         self.batch.sampling_info.filter_batch(keep, torch.tensor(keep, dtype=torch.int64))
 
     def merge(self, other: Path) -> None:
@@ -304,10 +397,17 @@ class Path:
         self.requests = self.requests + other.requests
         self.reqs = self.reqs + other.reqs
         self.batch.reqs = list(self.reqs)
+        self.batch.has_grammar |= other.batch.has_grammar
 
     def commit(self, runs: list[list[int]]) -> None:
-        """Take in what a verify accepted: a run of tokens per request, in the batch's order."""
+        """Take in what a verify accepted: a run of tokens per request, in the batch's order.
+
+        Upstream drops what comes after the end of a grammar; a token that a grammar forbids is an AssertionError.
+        """
         for request, req, run in zip(self.requests, self.reqs, runs, strict=True):
+            if req.grammar is not None:
+                run = SchedulerBatchResultProcessor._accept_grammar_tokens(None, req, run)
+                assert req.to_finish is None, req.to_finish.message
             request.tokens.extend(run)
             req.output_ids.extend(run)
 
@@ -323,16 +423,70 @@ class Path:
         ]
         return torch.stack(rows).clone()
 
-    def verify(self, trees: list[Tree]) -> torch.Tensor:
-        """Distributions `[bs, width, VOCAB]` the path hands to its sampler; one-hot when it takes the argmax."""
+    def verify(self, trees: list[Tree], taken: list[int] | None = None) -> torch.Tensor:
+        """Distributions `[bs, width, VOCAB]` the path hands to its sampler; one-hot when it takes the argmax.
+
+        `coins` holds the uniform numbers of a sampling verify afterwards, and with `taken`, the last accepted node of
+        each tree, `logprobs` the `[VOCAB]` rows that would be reported along its path, first row first, per request.
+        """
         self.prepare()
         self.batch.seq_lens = torch.tensor([len(r.prompt) + len(r.tokens) for r in self.requests])
-        self.record = record = []
-        with replaced_kernels(record), forward_isolation(self.batch):
-            self.sample(trees, self.logits(trees), self.batch.sampling_info)
+        self.record, self.coins = record, coins = [], []
+        with replaced_kernels(record, coins), forward_isolation(self.batch):
+            logits = self.logits(trees)
+            self.sample(trees, logits, self.batch.sampling_info)
+            if taken is not None:
+                self.logprobs = self.reported_logprobs(trees, logits, taken)
         if len(record) != 1:
             raise RuntimeError(f"{type(self).__name__} sampled {len(record)} times in one verify")
         return record[0].view(len(trees), len(trees[0].tokens), VOCAB)
+
+    def grammar_mask(self, trees: list[Tree], info: SamplingBatchInfo):
+        """Upstream's mask of this verify's rows, None where no request has a grammar."""
+        if not self.batch.has_grammar:
+            return None
+        return build_grammar_vocab_mask(
+            reqs=self.reqs, tree=self.grammar_tree(trees), sampling_info=info, device="cpu", barrier=None
+        )
+
+    def grammar_tree(self, trees: list[Tree]) -> GrammarTree:
+        """What upstream builds the mask over."""
+        links = [tree.links() for tree in trees]
+        return GrammarTree.from_device(
+            torch.tensor([child for child, _ in links]),
+            torch.tensor([sibling for _, sibling in links]),
+            torch.tensor([tree.tokens for tree in trees]),
+        )
+
+    def reported_logprobs(self, trees: list[Tree], logits: torch.Tensor, taken: list[int]) -> list[torch.Tensor]:
+        """Upstream's log-probabilities `[1 + depth, VOCAB]` of each request, had it accepted up to its `taken` node."""
+        bs, width = len(trees), len(trees[0].tokens)
+        accept_index = torch.full((bs, width), -1)
+        predict = torch.zeros(bs * width, dtype=torch.int32)
+        for b, (tree, last) in enumerate(zip(trees, taken, strict=True)):
+            nodes = tree.nodes(last)
+            accept_index[b, : len(nodes)] = torch.tensor(nodes) + b * width
+            predict[accept_index[b, : len(nodes) - 1]] = torch.tensor(tree.path(last), dtype=torch.int32)
+        output = SimpleNamespace(next_token_logits=logits)
+        self.batch.top_logprobs_nums = [0] * bs
+        self.batch.token_ids_logprobs = [list(range(VOCAB))] * bs
+        compute_spec_logprobs(self.batch, output, predict, **self.logprob_layout(accept_index))
+        rows = output.next_token_token_ids_logprobs_val
+        width = len(rows) // bs
+        found = [
+            torch.stack(rows[b * width :][: len(tree.nodes(last))])
+            for b, (tree, last) in enumerate(zip(trees, taken, strict=True))
+        ]
+        for b, logprobs in enumerate(found):
+            said = predict[accept_index[b, : len(logprobs)]].long()
+            torch.testing.assert_close(
+                output.next_token_logprobs[b, : len(logprobs)], logprobs.gather(1, said[:, None])[:, 0]
+            )
+        return found
+
+    def logprob_layout(self, accept_index: torch.Tensor) -> dict:
+        """How this path tells upstream which rows were accepted."""
+        return {"accept_index": accept_index}
 
     def sample(self, trees: list[Tree], logits: torch.Tensor, info: SamplingBatchInfo) -> None:
         """Hand one verify's logits to upstream's code for this path."""
@@ -370,7 +524,8 @@ class Eagle(Path):
             retrieve_next_sibling=torch.tensor([sibling for _, sibling in links]),
             draft_probs=None,
         )
-        eagle_utils.eagle_sample(verify_input, self.batch, SimpleNamespace(next_token_logits=logits))
+        output = SimpleNamespace(next_token_logits=logits)
+        eagle_utils.eagle_sample(verify_input, self.batch, output, self.grammar_mask(trees, info))
 
 
 class Ngram(Eagle):
@@ -385,13 +540,22 @@ class DFlash(Path):
 
     algorithm = SpeculativeAlgorithm.DFLASH
 
+    def grammar_tree(self, trees):
+        return GrammarTree.from_linear_chain(torch.tensor([tree.tokens for tree in trees]))
+
+    def logprob_layout(self, accept_index):
+        return {"chain_stride": accept_index.shape[1]}
+
     def adjust(self, trees: list[Tree], logits: torch.Tensor, info: SamplingBatchInfo) -> torch.Tensor:
         """Apply the path's logit adjustments in place; returns the block `[bs, width]`."""
         block = torch.tensor([tree.tokens for tree in trees])
+        mask = self.grammar_mask(trees, info)
         arguments = {"next_token_logits": logits, "sampling_info": info, "draft_token_num": block.shape[1]}
         if "draft_tokens" in inspect.signature(apply_dflash_verify_logits_adjustments).parameters:
             arguments["draft_tokens"] = block
         apply_dflash_verify_logits_adjustments(**arguments)
+        if mask is not None:
+            mask.apply(logits)
         return block
 
     def sample(self, trees, logits, info):
@@ -401,12 +565,19 @@ class DFlash(Path):
             self.record.append(one_hot(logits.argmax(-1)))
             return
         top_ks = [min(req.sampling_params.top_k, VOCAB) for req in self.reqs]
-        dflash_utils.compute_dflash_sampling_correct_drafts_and_bonus(
+        worker = SimpleNamespace(
+            _selector_sample=None, block_size=block.shape[1], _tp_sync=SimpleNamespace(sync=lambda *_: None)
+        )
+        DFlashWorkerV2._accept_block(
+            worker,
             candidates=block,
             next_token_logits=logits,
             sampling_info=info,
-            max_top_k=max(top_ks),
-            uniform_top_k_value=top_ks[0] if len(set(top_ks)) == 1 else None,
+            draft_input=SimpleNamespace(
+                max_top_k=max(top_ks), uniform_top_k_value=top_ks[0] if len(set(top_ks)) == 1 else None
+            ),
+            prefix_lens=self.batch.seq_lens,
+            bs=len(trees),
         )
 
 

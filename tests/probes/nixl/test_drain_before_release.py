@@ -15,7 +15,7 @@ import time
 
 import nixl_cu13
 import pytest
-from nixl_cu13._api import nixl_agent, nixl_agent_config
+from nixl_cu13._api import nixl_agent, nixl_agent_config, nixl_thread_sync_t
 
 QUEUES = {"io_uring": "use_uring", "libaio": "use_aio", "posix_aio": "use_posix_aio"}
 # A transfer from an empty pipe stays in flight until the test feeds the pipe. libaio blocks when it is submitted.
@@ -324,7 +324,8 @@ def case_exit_with_stuck_io(queue, folder):
 
 def case_two_threads(queue, folder):
     """A deregistration polls a request that the other thread finishes, releases and starts again."""
-    rig = Rig(queue, folder)
+    # by default an agent belongs to one thread: NIXL itself takes no lock then
+    rig = Rig(queue, folder, sync_mode=nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT)
     file = rig.register_file("first.bin", 1)
     pipe_read, write_end, _ = rig.start_pipe_read()
     errors = []

@@ -86,10 +86,14 @@ def test_the_settings_that_were_asked_for(name, wanted):
 
 
 def test_yarn_doubles_both_models():
-    line = words("qwen38-27b-dflash2")
-    for option in ("--json-model-override-args", "--speculative-draft-json-model-override-args"):
-        rope = json.loads(value(line, option))["rope_parameters"]
+    target, draft = "--json-model-override-args", "--speculative-draft-json-model-override-args"
+    for name, option in (("qwen38-27b-dflash2", target), ("qwen38-27b-dflash2", draft), ("flash-next", target)):
+        line = words(name)
+        given = json.loads(value(line, option))
+        rope = given["rope_parameters"]
         assert rope["factor"] * rope["original_max_position_embeddings"] == 524_288
+        # The length that the server accepts is not taken from the factor.
+        assert given["max_position_embeddings"] == 524_288 == int(value(line, "--context-length"))
 
 
 def test_rope_keeps_what_the_checkpoint_says(tmp_path):
@@ -97,6 +101,9 @@ def test_rope_keeps_what_the_checkpoint_says(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"text_config": {"rope_parameters": own}}))
     merged = overrides({}, {"rope_type": "yarn", "factor": 2.0}, tmp_path)["text_config"]["rope_parameters"]
     assert merged == {**own, "rope_type": "yarn", "factor": 2.0}
+    told = {"factor": 4.0, "original_max_position_embeddings": 1000}
+    assert overrides({}, told, tmp_path)["text_config"]["max_position_embeddings"] == 4000
+    assert overrides({"max_position_embeddings": 7}, told, None)["max_position_embeddings"] == 7
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(Refusal, match=r"\[profile-checkpoint\].*config.json"):
         overrides({}, {"factor": 2.0}, tmp_path)

@@ -20,8 +20,9 @@ from sm120.integration.results.compare import describe
 from sm120.integration.results.record import Conditions
 
 from .endpoint import Endpoint
+from .plan import PLANS
 from .report import write_report
-from .run import PLANS, device, qualify
+from .run import device, qualify
 from .trace import HARBOUR, load_trace
 
 console = Console(highlight=False)
@@ -39,6 +40,9 @@ def qualify_command(
     folder: Annotated[Path, typer.Option(help="where runs are kept")] = Path("build/qualify"),
     name: Annotated[str | None, typer.Option(help="name of this run; it seeds the texts")] = None,
     trace: Annotated[Path, typer.Option(help="the agent's session to replay")] = HARBOUR,
+    context: Annotated[
+        int | None, typer.Option(min=512, help="longest request in tokens; else what the endpoint says it takes")
+    ] = None,
 ) -> None:
     """Measure a served model; keep requests, answers, timing, device and a report with plots."""
     if plan not in PLANS:
@@ -73,7 +77,15 @@ def qualify_command(
         console.print(f"[dim]{escape(line)}[/dim]")
 
     result = qualify(
-        endpoint, PLANS[plan], run, name=name, conditions=conditions, runtime=runtime, trace=recorded, say=say
+        endpoint,
+        PLANS[plan],
+        run,
+        name=name,
+        conditions=conditions,
+        runtime=runtime,
+        trace=recorded,
+        context=context,
+        say=say,
     )
     table = Table("what", "request", "value", "why not, or note")
     for one in result.measurements:

@@ -281,6 +281,21 @@ def test_a_gpu_profile_prints_its_command_line_and_verdict(name):
     assert "paths.model=FOLDER, or [paths]" in done.output
 
 
+@pytest.mark.parametrize("name", ["qwen38-27b-dflash2", "flash-next"])
+def test_sm121_is_refused_with_the_reason_on_the_command_line(tmp_path, monkeypatch, name):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'NVIDIA GB10, 12.1, 580.10, 122880 MiB'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    done = CliRunner().invoke(app, ["serve", name], env={"COLUMNS": "300"})
+    assert done.exit_code == 1 and "verdict: not ready" in done.output and "device" in done.output.split("verdict")[1]
+    assert "NVIDIA GB10, 12.1: SM121 (GB10) is another chip" in done.output
+    # The very same machine with the one right chip is refused for other reasons only.
+    tool.write_text("#!/bin/sh\necho 'RTX PRO 6000 Blackwell, 12.0, 580.10, 97887 MiB'\n")
+    done = CliRunner().invoke(app, ["serve", name], env={"COLUMNS": "300"})
+    assert done.exit_code == 1 and "device" not in done.output.split("verdict")[1]
+
+
 def test_profiles_are_plain_toml_without_machine_paths():
     for name in profile_names():
         text = (FOLDER / f"{name}.toml").read_text()

@@ -6,17 +6,10 @@ from dataclasses import replace
 import pytest
 
 from sm120.integration.qualify.plan import PLANS, Limits, Plan, fit
-from sm120.integration.qualify.prefill import measure_restore, measure_restores
 from sm120.integration.qualify.run import qualify
 from sm120.integration.results.record import Conditions
 
 FULL = PLANS["full"]
-
-
-@pytest.fixture(autouse=True)
-def nothing_to_settle(monkeypatch):
-    for measure in (measure_restore, measure_restores):
-        monkeypatch.setitem(measure.__kwdefaults__, "settle", 0.0)
 
 
 # A vocabulary of bytes and a tiny pool, as the proof's model has.

@@ -62,6 +62,9 @@ def plan_command(
             "--static-fraction here and --set mem-fraction-static=… at the start make it one"
         )
     console.print(f"tokens: {found.tokens:,} at {found.bytes_per_token:,} B each")
+    context = int(wanted.argument("context-length", 0))
+    if found.tokens < context:
+        console.print(f"a request of {context:,} tokens, the profile's context-length, does not fit")
     console.print(
         f"slots: {slots.slots}, {slots.reserved_per_request} reserved per request → {slots.cap} requests, "
         f"{slots.idle} left for prefixes"

@@ -143,6 +143,12 @@ def test_the_command_line():
     done = run(app, ["plan", "flash-next", "--gpu-mem", "96GiB", "--weights", "70GiB"])
     assert done.exit_code == 0 and "tokens: " in done.output and "14,144 B" in done.output
     assert "0.9 is assumed" in done.output
+    assert "does not fit" not in done.output
+    small = run(app, ["plan", "flash-next", "--weights", "80GiB"])
+    assert (
+        small.exit_code == 0
+        and "a request of 524,288 tokens, the profile's context-length, does not fit" in small.output
+    )
     told = run(app, ["plan", "flash-next", "--weights", "70GiB", "--static-fraction", "0.9"])
     assert "assumed" not in told.output and "plan-settings" in str(
         run(app, ["plan", "flash-next", "--weights", "70GiB", "--static-fraction", "0"]).exception

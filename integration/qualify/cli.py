@@ -49,7 +49,7 @@ def qualify_command(
         raise Refusal("qualify-plan", f"no plan {plan!r}", fix=f"one of {', '.join(PLANS)}")
     if importlib.util.find_spec("matplotlib") is None:
         raise Refusal(
-            "report-matplotlib", "plots need matplotlib", fix="pip install '.[report]' in the tool's environment"
+            "report-matplotlib", "plots need matplotlib", fix="build/dev/bin/pip install --editable '.[report]'"
         )
     name = name or f"{profile or 'endpoint'}-{plan}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
     recorded = load_trace(trace)

@@ -93,9 +93,16 @@ def test_the_server_accepts_the_context_and_keeps_the_rest_of_the_rope(name, tmp
     assert {**ROPE, "rope_type": "yarn"}.items() <= rope.items() and rope["factor"] == 2.0
     if name == "flash-next":
         assert found.hf_text_config.index_share_for_mtp_iteration is True
-    # Without the override the very same server refuses the start.
+    # Without the override the very same server refuses the start, and the factor alone is no help.
     with pytest.raises(ValueError, match="context_length"):
         model_config(words(name), path, "--no-such-option")
+    line = words(name, f"paths.model={path}")
+    at = line.index("--json-model-override-args") + 1
+    factor_alone = json.loads(line[at])
+    del factor_alone["text_config"]["max_position_embeddings"]
+    line[at] = json.dumps(factor_alone)
+    with pytest.raises(ValueError, match="context_length"):
+        model_config(line, path, "--json-model-override-args")
 
 
 def test_the_server_accepts_the_context_of_the_draft(tmp_path):

@@ -16,13 +16,15 @@ from .profile import Profile, load_profile
 from .published_tokens import CARD, MIB, PAIRS, free_before_loading, ledger, missing_fraction, planned_here, predicted
 
 console = Console(highlight=False)
-# Upstream keeps at least 10 GiB of a card of this size to itself unless it is told how much is static.
-ASSUMED_FRACTION = 0.9
 
 
 def register(app: typer.Typer) -> None:
     """Add this command to the main command line."""
     app.command("plan")(plan_command)
+
+
+# Upstream keeps at least 10 GiB of a card of this size to itself unless it is told how much is static.
+ASSUMED_FRACTION = 0.9
 
 
 def plan_command(

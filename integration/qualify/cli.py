@@ -63,7 +63,8 @@ def qualify_command(
     conditions = Conditions(
         device=here["device"],
         power_limit_w=here["power_limit_w"],
-        model=endpoint.model,
+        # A server without a name for its model tells the folder; where it lies is of no account.
+        model=endpoint.model.rpartition("/")[2] if endpoint.model.startswith("/") else endpoint.model,
         weights=str(used.argument("quantization", used.argument("dtype", "auto"))) if used else None,
         speculation=str(used.argument("speculative-algorithm", "none")) if used else None,
         runtime=_runtime(find_checkout().runtime) if used else None,

@@ -22,10 +22,10 @@ from .decode import Decode, measure_decode
 from .effort import DEFAULT, Effort, measure_efforts
 from .endpoint import Endpoint, NotAnswered
 from .overlap import TraceRates, trace_rates
-from .plan import Limits, Plan, fit
+from .plan import SENTENCE, Limits, Plan, fit
 from .prefill import Timing, measure_prefill, measure_restore, measure_restores
 from .texts import text
-from .trace import Trace, load_trace, replay
+from .trace import Trace, load_trace, prompts, replay
 from .vision import Vision, measure_vision
 
 
@@ -111,7 +111,8 @@ def qualify(
         measurements += of_vision(seen)
     for concurrency in plan.trace_concurrency:
         say(f"trace, {concurrency} sessions at once")
-        measurements += _traced(endpoint, trace, plan.trace_characters, concurrency, name)
+        most = limits.room(max(turn.new_tokens for turn in trace.turns), concurrency)
+        measurements += _traced(endpoint, trace, plan.trace_characters, concurrency, name, most)
     result = Result(
         schema="sm120-result-1",
         id=re.sub(r"[^a-z0-9.-]+", "-", name.lower()).strip("-."),
@@ -259,11 +260,18 @@ def of_vision(pictures: list[Vision]) -> list[Measurement]:
     ]
 
 
-def _traced(endpoint: Endpoint, trace: Trace, characters: int, concurrency: int, name: str) -> list[Measurement]:
+def _traced(
+    endpoint: Endpoint, trace: Trace, characters: int, concurrency: int, name: str, most: int | None
+) -> list[Measurement]:
     rest: dict[str, Any] = {
         "concurrency": concurrency,
         "trace": f"{trace.name} {trace.digest} {characters:,} characters",
     }
+    # Nothing of a trace can be left out: what was recorded is the least that it takes.
+    least = len(prompts(trace, 1, seed=f"{name} C{concurrency}", session=0)[-1])
+    if most is not None and least > most + SENTENCE:
+        reason = f"the trace has {least:,} characters at least, {most + SENTENCE:,} fit"
+        return [_refused(kind, reason, **rest) for kind in TRACE_KINDS]
     try:
         told = replay(endpoint, trace, concurrency, characters, seed=f"{name} C{concurrency}")
     except NotAnswered as error:

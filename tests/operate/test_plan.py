@@ -1,6 +1,7 @@
 """Plans that are cut to what an endpoint takes: what changes, what stays, and that it is said."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -76,3 +77,15 @@ def test_the_longest_needle_needs_a_length(endpoint, behaviour, tmp_path):
     result = qualify(endpoint, plan, tmp_path, name="longest", conditions=conditions, say=print)
     needles = next(one for one in result.measurements if one.kind == "needles")
     assert needles.value is None and "does not say how long its context is" in needles.refused
+
+
+def test_a_trace_that_is_too_long_as_recorded_is_not_sent(endpoint, behaviour, tmp_path):
+    behaviour.token_seconds = 0.0005
+    conditions = Conditions(device="d", model="m", runtime="r")
+    plan = Plan((), 0, 300, 8, (1,), (), (0.5,), 1, trace_characters=900, trace_concurrency=(1, 2))
+    result = qualify(endpoint, plan, tmp_path, name="t", conditions=conditions, context=1024, say=print)
+    found = [one for one in result.measurements if one.kind == "trace makespan"]
+    assert len(found) == 2
+    for one in found:
+        assert re.fullmatch(r"the trace has 1,\d{3} characters at least, 9\d\d fit", one.refused), one.refused
+    assert "[replay" not in endpoint.record.read_text()

@@ -68,6 +68,8 @@ PLANS = {
 
 # The longest sentence of a text, and a needle with its question, in characters.
 SENTENCE, NEEDLE = 130, 200
+# No answer is longer than this part of the context: an eighth.
+ANSWER = 8
 
 
 @dataclass(frozen=True)
@@ -113,14 +115,14 @@ def fit(plan: Plan, limits: Limits, *, trace_answer: int = 0) -> tuple[Plan, lis
             needles = (*needles, longest)
     streams = max(plan.concurrency, default=1)
     tokens = plan.decode_tokens
-    if limits.context and tokens > limits.context // 4:
-        tokens = max(2, limits.context // 4)
+    if limits.context:
+        tokens = max(2, min(tokens, limits.context // ANSWER))
     said("decoded tokens", plan.decode_tokens, tokens)
     context = _most(plan.decode_context, limits.room(tokens, streams))
     said("characters before decoding", plan.decode_context, context)
     budget = plan.effort_tokens
     if plan.efforts and limits.context:
-        budget = max(1, min(budget, limits.context // 2))
+        budget = max(1, min(budget, limits.context // ANSWER))
     said("tokens of a level of effort", plan.effort_tokens, budget)
     sessions = max(plan.trace_concurrency, default=1)
     characters = _most(plan.trace_characters, limits.room(trace_answer, sessions))

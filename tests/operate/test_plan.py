@@ -32,7 +32,7 @@ def test_everything_fits_a_tiny_endpoint_afterwards():
     cut, notes = fit(FULL, TINY, trace_answer=64)
     assert len(cut.prefill) == 3 and cut.prefill == tuple(sorted(cut.prefill)) and max(cut.prefill) < 8192
     assert cut.restore < 8192 and max(cut.needles) + 200 + 16 < 8192
-    assert cut.effort_tokens == 4096 and cut.decode_tokens == 512
+    assert cut.effort_tokens == 1024 and cut.decode_tokens == 512
     # Four streams at once share the pool.
     assert 4 * (cut.decode_context + cut.decode_tokens) < 16_384 and 4 * (cut.trace_characters + 64) < 16_384
     assert len(notes) == 6 and "prefill characters: 18000, 295000, 2200000 became 493, 1974, 7897" in notes

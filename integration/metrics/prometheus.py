@@ -55,10 +55,20 @@ def view(samples: Samples, before: Samples | None, seconds: float) -> dict[str, 
 
     # A request is counted under its sources, or under "total" where it has no details: never under both.
     prompt, hits = total(samples, "sglang:prompt_tokens_total"), total(samples, "sglang:cached_tokens_total")
+    length, accepted = mean(samples, "sglang:spec_accept_length"), mean(samples, "sglang:spec_accept_rate")
+    # A round makes at least one token: without a round, or without speculation, the gauges stand at 0.
+    if length is None or length < 1:
+        length = accepted = None
+    # Both are of one interval, the rate over the drafts that its rounds really verified, so this is their number.
+    proposed = (length - 1) / accepted if length and accepted else None
+    rounds = rate("sglang:spec_verify_calls_total")
     return {
-        "accept_length": mean(samples, "sglang:spec_accept_length"),
-        "accept_rate": mean(samples, "sglang:spec_accept_rate"),
-        "verify_rounds": rate("sglang:spec_verify_calls_total"),
+        "accept_length": length,
+        "accept_rate": accepted,
+        "draft_rows": mean(samples, "sglang:spec_num_draft_tokens") or None,
+        "proposed": proposed,
+        "proposed_rate": None if proposed is None or rounds is None else proposed * rounds,
+        "verify_rounds": rounds,
         "device_tokens": cached("device"),
         "restored_host": cached("host"),
         "restored_storage": cached("storage"),

@@ -62,14 +62,23 @@ def geometry(profile: Profile, config: Mapping[str, Any] | None = None) -> Hybri
 
 
 def settings_of(profile: Profile, *, kv_tokens: int) -> ServerSettings:
-    """The profile's settings in the planner's words. Raises Refusal `plan-settings` for what it does not know."""
+    """The profile's settings in the planner's words. Raises Refusal `plan-settings` for what it does not know.
+
+    As in the server, no more requests run than the state slots allow.
+    """
     get = profile.argument
+    slots = slots_of(profile)
+    if slots.cap < 1:
+        raise Refusal(
+            "plan-settings",
+            f"max-mamba-cache-size is {slots.slots}, one request reserves {slots.reserved_per_request} slots",
+        )
     kinds = {"auto": "bfloat16", "bf16": "bfloat16"}
     kv = str(get("kv-cache-dtype", "auto"))
     try:
         return ServerSettings(
-            max_running=int(get("max-running-requests", 1)),
-            mamba_slots=int(get("max-mamba-cache-size", 1)),
+            max_running=min(int(get("max-running-requests", 1)), slots.cap),
+            mamba_slots=slots.slots,
             kv_tokens=kv_tokens,
             page_size=int(get("page-size", 1)),
             draft_tokens=int(get("speculative-num-draft-tokens", 0)) if get("speculative-algorithm") else 0,
@@ -82,6 +91,20 @@ def settings_of(profile: Profile, *, kv_tokens: int) -> ServerSettings:
         )
     except (ValueError, TypeError) as error:
         raise Refusal("plan-settings", str(error)) from None
+
+
+def slots_of(profile: Profile) -> SlotReport:
+    """What the profile's state slots mean. Raises Refusal `plan-settings` where their number is left to the server."""
+    get = profile.argument
+    count, strategy = get("max-mamba-cache-size"), str(get("mamba-radix-cache-strategy", ""))
+    if not isinstance(count, int) or count < 1:
+        raise Refusal("plan-settings", f"max-mamba-cache-size is {count!r}, must be a number of slots, 1 or more")
+    return slot_report(
+        count,
+        extra_buffer=strategy.startswith("extra_buffer"),
+        overlap=not get("disable-overlap-schedule", False),
+        lazy=strategy == "extra_buffer_lazy",
+    )
 
 
 def token_bytes(model: HybridModel, settings: ServerSettings) -> int:
@@ -131,11 +154,9 @@ def capacity(profile: Profile, budget: int, config: Mapping[str, Any] | None = N
         )
     settings = settings_of(profile, kv_tokens=tokens)
     pools = plan(model, settings)
-    extra = str(profile.argument("mamba-radix-cache-strategy", "")).startswith("extra_buffer")
     host = int(profile.argument("hicache-size", 0)) * 10**9 // each // page * page
     left = budget - sum(pool.bytes for pool in pools)
-    slots = slot_report(settings.mamba_slots, extra_buffer=extra)
-    return Capacity(budget, tokens, each, pools, slots, host, left)
+    return Capacity(budget, tokens, each, pools, slots_of(profile), host, left)
 
 
 def read_config(path: Path) -> dict[str, Any]:

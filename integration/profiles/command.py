@@ -47,7 +47,8 @@ def overrides(wanted: Mapping[str, Any], rope: Mapping[str, Any], checkpoint: Pa
     """Configuration overrides for one checkpoint, nested where its config.json nests its text model.
 
     SGLang replaces a nested `rope_parameters` as a whole, so what the checkpoint says is merged in here: a YaRN factor
-    must not take the base frequency away. Without a readable config.json only the wanted values are given.
+    must not take the base frequency away. The factor alone does not lengthen the context that SGLang accepts, so the
+    longer one goes with it. Without a readable config.json only the wanted values are given.
     """
     if not wanted and not rope:
         return {}
@@ -63,6 +64,9 @@ def overrides(wanted: Mapping[str, Any], rope: Mapping[str, Any], checkpoint: Pa
     if rope:
         own = text.get("rope_parameters") or text.get("rope_scaling") or {}
         values["rope_parameters"] = {**own, **rope}
+        if "factor" in rope and "original_max_position_embeddings" in rope:
+            longer = int(rope["factor"] * rope["original_max_position_embeddings"])
+            values.setdefault("max_position_embeddings", longer)
     return {"text_config": values} if "text_config" in config else values
 
 

@@ -13,7 +13,7 @@ from sm120.integration.refusal import Refusal
 
 from .capacity import GIB, budget_left, capacity, parse_bytes, read_config
 from .profile import Profile, load_profile
-from .published_tokens import PUBLISHED, reproduce
+from .published_tokens import CARD, MIB, PAIRS, free_before_loading, ledger, missing_fraction, planned_here, predicted
 
 console = make_console()
 
@@ -21,6 +21,10 @@ console = make_console()
 def register(app: typer.Typer) -> None:
     """Add this command to the main command line."""
     app.command("plan")(plan_command)
+
+
+# Upstream keeps at least 10 GiB of a card of this size to itself unless it is told how much is static.
+ASSUMED_FRACTION = 0.9
 
 
 def plan_command(
@@ -43,7 +47,8 @@ def plan_command(
         return
     wanted = load_profile(profile, settings)
     config = read_config(model) if model else None
-    fraction = static_fraction or float(wanted.argument("mem-fraction-static", 0.9))
+    said = static_fraction if static_fraction is not None else wanted.argument("mem-fraction-static")
+    fraction = ASSUMED_FRACTION if said is None else float(said)
     loaded = parse_bytes(weights) if weights else _weights(wanted)
     budget = budget_left(parse_bytes(gpu_mem), loaded, fraction, parse_bytes(other) if other else 0)
     found = capacity(wanted, budget, config)
@@ -53,7 +58,15 @@ def plan_command(
     table.add_row("left over", f"{found.left / GIB:,.3f}", "less than one page, and rounding")
     console.print(table)
     slots = found.slots
+    if said is None:
+        console.print(
+            f"static fraction: {ASSUMED_FRACTION} is assumed; unset, the server makes its own. "
+            "--static-fraction here and --set mem-fraction-static=… at the start make it one"
+        )
     console.print(f"tokens: {found.tokens:,} at {found.bytes_per_token:,} B each")
+    context = int(wanted.argument("context-length", 0))
+    if found.tokens < context:
+        console.print(f"a request of {context:,} tokens, the profile's context-length, does not fit")
     console.print(
         f"slots: {slots.slots}, {slots.reserved_per_request} reserved per request → {slots.cap} requests, "
         f"{slots.idle} left for prefixes"
@@ -73,12 +86,36 @@ def _weights(profile: Profile) -> int:
 
 
 def _published() -> None:
-    table = Table("profile", "from", "to, published", "to, planned", "off", "step off", "standing", title_justify="left",
-                  title="counts reported by others; the first gives the budget, the second is predicted")  # fmt: skip
-    for line in PUBLISHED:
-        found = reproduce(line)
-        table.add_row(
-            line.profile, f"{line.before:,}", f"{line.after:,}", f"{found.predicted:,}", f"{found.off:+.2%}",
-            f"{found.step_off:+.1%}", line.standing,
-        )  # fmt: skip
-    console.print(table)
+    free, (first, second) = free_before_loading(), PAIRS
+    for pair in PAIRS:
+        entries, start, end = ledger(pair), pair.before, pair.after
+        table = Table("what", "bytes", "how", title_justify="left",
+                      title=f"{pair.profile}: {start.tokens:,} to {end.tokens:,} tokens, reported by others")  # fmt: skip
+        table.columns[1].justify = "right"
+        for name, count, each in (
+            ("tokens", entries.tokens, entries.bytes_per_token),
+            ("state slots", entries.slots, entries.slot_bytes),
+            ("draft rows", entries.draft_slots, entries.slot_bytes),
+        ):
+            table.add_row(name, f"{count * each:+,}", f"{count:+,} x {each:,}")
+        table.add_row("sum", f"{entries.budget:+,}", f"fraction {start.fraction:g} to {end.fraction:g} of {free:,} B")
+        rest = entries.budget - entries.brought(free)
+        table.add_row("left unexplained", f"{rest:+,}", f"{rest / entries.bytes_per_token:+.1f} tokens")
+        console.print(table)
+        console.print(f"{pair.given}.")
+        if pair is first:
+            console.print(
+                f"The one unknown is the memory free before loading: {free / MIB:,.0f} of the card's {CARD / MIB:,.0f} MiB "
+                f"make the sum come out."
+            )
+            here = planned_here()
+            console.print(
+                f"In this runtime mode none frees its memory by itself: {here:,} tokens at an unchanged fraction, "
+                f"{(here - end.tokens) / end.tokens:+.2%}.\n"
+            )
+    found = predicted(second)
+    console.print(
+        f"With the memory of the first pair the planner says {found:,} tokens, published {second.after.tokens:,} "
+        f"({(found - second.after.tokens) / second.after.tokens:+.2%}). Nothing is left over at a fraction of "
+        f"{missing_fraction():.5f}: that the first start had {second.before.fraction:g} is read from the bytes."
+    )

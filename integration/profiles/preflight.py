@@ -36,7 +36,8 @@ def capability_check(profile: Profile, gpus: list[list[str]] | None) -> Check:
     if profile.on_cpu:
         return Check("device", True, "CPU, through the proof layer", "none")
     if not gpus:
-        return Check("device", False, "no NVIDIA driver" if gpus is None else "no GPU", need)
+        fix = "a machine with that GPU; without one, --print and the profile cpu-proof work"
+        return Check("device", False, "no NVIDIA driver" if gpus is None else "no GPU", need, fix)
     # SGLang takes the first visible device.
     name, capability = gpus[0][:2]
     if capability == profile.capability:

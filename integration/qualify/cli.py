@@ -20,8 +20,9 @@ from sm120.integration.results.compare import describe
 from sm120.integration.results.record import Conditions
 
 from .endpoint import Endpoint
+from .plan import PLANS
 from .report import write_report
-from .run import PLANS, device, qualify
+from .run import device, qualify
 from .trace import HARBOUR, load_trace
 
 console = make_console()
@@ -39,13 +40,16 @@ def qualify_command(
     folder: Annotated[Path, typer.Option(help="where runs are kept")] = Path("build/qualify"),
     name: Annotated[str | None, typer.Option(help="name of this run; it seeds the texts")] = None,
     trace: Annotated[Path, typer.Option(help="the agent's session to replay")] = HARBOUR,
+    context: Annotated[
+        int | None, typer.Option(min=512, help="longest request in tokens; else what the endpoint says it takes")
+    ] = None,
 ) -> None:
     """Measure a served model; keep requests, answers, timing, device and a report with plots."""
     if plan not in PLANS:
         raise Refusal("qualify-plan", f"no plan {plan!r}", fix=f"one of {', '.join(PLANS)}")
     if importlib.util.find_spec("matplotlib") is None:
         raise Refusal(
-            "report-matplotlib", "plots need matplotlib", fix="pip install '.[report]' in the tool's environment"
+            "report-matplotlib", "plots need matplotlib", fix="build/dev/bin/pip install --editable '.[report]'"
         )
     name = name or f"{profile or 'endpoint'}-{plan}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
     recorded = load_trace(trace)
@@ -59,7 +63,8 @@ def qualify_command(
     conditions = Conditions(
         device=here["device"],
         power_limit_w=here["power_limit_w"],
-        model=endpoint.model,
+        # A server without a name for its model tells the folder; where it lies is of no account.
+        model=endpoint.model.rpartition("/")[2] if endpoint.model.startswith("/") else endpoint.model,
         weights=str(used.argument("quantization", used.argument("dtype", "auto"))) if used else None,
         speculation=str(used.argument("speculative-algorithm", "none")) if used else None,
         runtime=_runtime(find_checkout().runtime) if used else None,
@@ -73,7 +78,15 @@ def qualify_command(
         console.print(f"[dim]{escape(line)}[/dim]")
 
     result = qualify(
-        endpoint, PLANS[plan], run, name=name, conditions=conditions, runtime=runtime, trace=recorded, say=say
+        endpoint,
+        PLANS[plan],
+        run,
+        name=name,
+        conditions=conditions,
+        runtime=runtime,
+        trace=recorded,
+        context=context,
+        say=say,
     )
     table = Table("what", "request", "value", "why not, or note")
     for one in result.measurements:

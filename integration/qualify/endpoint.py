@@ -73,6 +73,29 @@ class Endpoint:
         self._client = httpx.Client(base_url=self.url, timeout=timeout, trust_env=False)
         self.model = model or self._first_model()
 
+    def context_length(self) -> int | None:
+        """Tokens of the longest request, where /v1/models says so (SGLang and vLLM: `max_model_len`)."""
+        models = self._said("/v1/models").get("data") or [{}]
+        mine = next((model for model in models if model.get("id") == self.model), models[0])
+        return _count(mine.get("max_model_len"))
+
+    def pool_tokens(self) -> int | None:
+        """Tokens of all requests at once, where the server says so (SGLang: /server_info)."""
+        return _count(self._said("/server_info").get("max_total_num_tokens"))
+
+    def takes_images(self) -> bool | None:
+        """Whether the model takes images, where the server says so (SGLang: /model_info)."""
+        said = self._said("/model_info").get("has_image_understanding")
+        return said if isinstance(said, bool) else None
+
+    def _said(self, path: str) -> dict[str, Any]:
+        try:
+            answer = self._client.get(path)
+            said = answer.json() if answer.status_code == 200 else None
+        except (httpx.HTTPError, ValueError):
+            said = None
+        return said if isinstance(said, dict) else {}
+
     def _first_model(self) -> str:
         try:
             answer = self._client.get("/v1/models")
@@ -128,6 +151,10 @@ class Endpoint:
             entry = {"path": path, "request": body, "answer": asdict(answer), "error": error}
             with self._lock, self.record.open("a") as file:
                 file.write(json.dumps(entry) + "\n")
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def take(answer: Answer, event: dict[str, Any], now: float) -> None:

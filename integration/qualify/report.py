@@ -38,7 +38,7 @@ def draw(result: Result, folder: Path) -> list[Path]:
         import matplotlib
     except ImportError:
         raise Refusal(
-            "report-matplotlib", "plots need matplotlib", fix="pip install '.[report]' in the tool's environment"
+            "report-matplotlib", "plots need matplotlib", fix="build/dev/bin/pip install --editable '.[report]'"
         ) from None
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt

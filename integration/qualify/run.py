@@ -10,7 +10,6 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,70 +19,14 @@ from sm120.integration.results.record import UNITS, Conditions, Measurement, Res
 
 from .cases import Needle, ToolScore, measure_needles, measure_tools
 from .decode import Decode, measure_decode
-from .effort import DEFAULT, LEVELS, Effort, measure_efforts
+from .effort import DEFAULT, Effort, measure_efforts
 from .endpoint import Endpoint, NotAnswered
 from .overlap import TraceRates, trace_rates
+from .plan import SENTENCE, Limits, Plan, fit
 from .prefill import Timing, measure_prefill, measure_restore, measure_restores
-from .trace import Trace, load_trace, replay
+from .texts import text
+from .trace import Trace, load_trace, prompts, replay
 from .vision import Vision, measure_vision
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Sizes in characters of text: how many tokens they are, the endpoint says.
-
-    What is empty is not asked: no levels of effort, no pictures, no sessions of a trace.
-    """
-
-    prefill: tuple[int, ...]
-    restore: int
-    decode_context: int
-    decode_tokens: int
-    concurrency: tuple[int, ...]
-    needles: tuple[int, ...]
-    depths: tuple[float, ...]
-    repeats: int
-    efforts: tuple[str, ...] = ()
-    effort_tokens: int = 512
-    pictures: int = 0
-    trace_characters: int = 3000
-    trace_concurrency: tuple[int, ...] = ()
-
-
-# Four sessions of `full` are about 530K tokens together, within the pools of both profiles.
-# About 4.5 characters a token with a large vocabulary, one with bytes: `quick` fits a context of 8,192 either way.
-PLANS = {
-    "quick": Plan(
-        (1500, 4000),
-        3000,
-        600,
-        48,
-        (1, 4),
-        (1500, 5000),
-        (0.1, 0.9),
-        3,
-        efforts=("default", "none", "high"),
-        effort_tokens=512,
-        pictures=1,
-        trace_characters=3000,
-        trace_concurrency=(1, 2),
-    ),
-    "full": Plan(
-        (18_000, 295_000, 2_200_000),
-        2_200_000,
-        9_000,
-        512,
-        (1, 4),
-        (295_000, 2_200_000),
-        (0.1, 0.5, 0.9),
-        3,
-        efforts=tuple(LEVELS),
-        effort_tokens=16_384,
-        pictures=4,
-        trace_characters=600_000,
-        trace_concurrency=(1, 4),
-    ),
-}
 
 
 def qualify(
@@ -95,22 +38,39 @@ def qualify(
     conditions: Conditions,
     runtime: Path | None = None,
     trace: Trace | None = None,
+    context: int | None = None,
     say: Callable[[str], None] = print,
 ) -> Result:
     """Measure `endpoint` and write result.json, device.json and runtime.json into `folder`.
 
     A measurement that fails is in the result with its reason and no number. `name` seeds the texts, so that no run
-    meets the cache of another.
+    meets the cache of another. Sizes that the endpoint does not take, or that are beyond `context` tokens, become
+    smaller, and the conditions' note says so.
     """
     (folder / "device.json").write_text(json.dumps(device(), indent=1) + "\n")
     if runtime is not None and (runtime / "runtime.json").is_file():
         shutil.copyfile(runtime / "runtime.json", folder / "runtime.json")
     measurements: list[Measurement] = []
     # The first request of a server pays for what it does once; it is sent and not measured.
+    sample = text(f"{name} warm up", 1500)
     try:
-        endpoint.complete(f"warm up {name}", 4)
+        sampled = endpoint.complete(sample, 4).prompt_tokens
     except NotAnswered as error:
+        sampled = None
         say(f"warm-up: {error}")
+    trace = trace or load_trace()
+    limits = Limits(
+        context=min(filter(None, (context, endpoint.context_length())), default=None),
+        pool=endpoint.pool_tokens(),
+        characters_per_token=len(sample) / sampled if sampled else 1.0,
+    )
+    plan, cut = fit(plan, limits, trace_answer=max(turn.new_tokens for turn in trace.turns))
+    if cut:
+        at_once = f", {limits.pool:,} at once" if limits.pool else ""
+        longest = f"{limits.context:,}" if limits.context else "unknown"
+        note = f"cut to the endpoint's limits ({longest} tokens a request{at_once}): {'; '.join(cut)}"
+        say(note)
+        conditions = conditions.model_copy(update={"note": "; ".join(filter(None, (conditions.note, note)))})
     for size in plan.prefill:
         say(f"prefill, {size:,} characters")
         measure = partial(measure_prefill, endpoint, size, seed=f"{name} {size}", repeats=plan.repeats)
@@ -134,9 +94,12 @@ def qualify(
             tokens=plan.decode_tokens,
         )
         measurements += of_decode(measured)
-    for size in plan.needles:
-        say(f"needles, {size:,} characters")
-        measurements.append(of_needles(measure_needles(endpoint, size, seed=f"{name} {size}", depths=plan.depths)))
+    for length in plan.needles:
+        if length is None:
+            measurements.append(_refused("needles", "longest text: the endpoint does not say how long its context is"))
+            continue
+        say(f"needles, {length:,} characters")
+        measurements.append(of_needles(measure_needles(endpoint, length, seed=f"{name} {length}", depths=plan.depths)))
     say("tool calls")
     measurements += of_tools(measure_tools(endpoint))
     if plan.efforts:
@@ -148,7 +111,8 @@ def qualify(
         measurements += of_vision(seen)
     for concurrency in plan.trace_concurrency:
         say(f"trace, {concurrency} sessions at once")
-        measurements += _traced(endpoint, trace or load_trace(), plan.trace_characters, concurrency, name)
+        most = limits.room(max(turn.new_tokens for turn in trace.turns), concurrency)
+        measurements += _traced(endpoint, trace, plan.trace_characters, concurrency, name, most)
     result = Result(
         schema="sm120-result-1",
         id=re.sub(r"[^a-z0-9.-]+", "-", name.lower()).strip("-."),
@@ -247,21 +211,16 @@ def of_efforts(efforts: list[Effort]) -> list[Measurement]:
     found: list[Measurement] = []
     for one in efforts:
         rest: dict[str, Any] = {"effort": one.level, "new_tokens": one.budget}
+        unheeded = ""
+        if plain and one is not plain and _as_long(one, plain):
+            unheeded = "; prompts as long as without a level: the chat template shows no switch for it"
         if one.reason:
             found += [
-                _refused(kind, one.reason, outcome=one.outcome, **rest)
+                _refused(kind, one.reason + unheeded, outcome=one.outcome, **rest)
                 for kind in ("reasoning score", "reasoning tokens", "reasoning time")
             ]
             continue
-        note = "; ".join(f"{case}: {'right' if right else 'wrong'}" for case, right in one.right.items())
-        lengths = [answer.prompt_tokens for answer in one.answers]
-        if (
-            plain
-            and one is not plain
-            and None not in lengths
-            and lengths == [answer.prompt_tokens for answer in plain.answers]
-        ):
-            note += "; prompts as long as without a level: nothing shows that it was heeded"
+        note = "; ".join(f"{case}: {'right' if right else 'wrong'}" for case, right in one.right.items()) + unheeded
         share = sum(one.right.values()) / len(one.right)
         found.append(Measurement(kind="reasoning score", value=share, unit="share", note=note, **rest))
         tokens = [float(answer.completion_tokens) for answer in one.answers if answer.completion_tokens is not None]
@@ -274,6 +233,12 @@ def of_efforts(efforts: list[Effort]) -> list[Measurement]:
         value = statistics.median(seconds)
         found.append(Measurement(kind="reasoning time", value=value, unit="s", values=seconds, **rest))
     return found
+
+
+def _as_long(one: Effort, plain: Effort) -> bool:
+    """Whether the prompts of a level are as long as those of the same questions without one, as far as both went."""
+    pairs = list(zip(one.answers, plain.answers, strict=False))
+    return bool(pairs) and all(a.prompt_tokens is not None and a.prompt_tokens == b.prompt_tokens for a, b in pairs)
 
 
 def of_vision(pictures: list[Vision]) -> list[Measurement]:
@@ -295,11 +260,18 @@ def of_vision(pictures: list[Vision]) -> list[Measurement]:
     ]
 
 
-def _traced(endpoint: Endpoint, trace: Trace, characters: int, concurrency: int, name: str) -> list[Measurement]:
+def _traced(
+    endpoint: Endpoint, trace: Trace, characters: int, concurrency: int, name: str, most: int | None
+) -> list[Measurement]:
     rest: dict[str, Any] = {
         "concurrency": concurrency,
         "trace": f"{trace.name} {trace.digest} {characters:,} characters",
     }
+    # Nothing of a trace can be left out: what was recorded is the least that it takes.
+    least = len(prompts(trace, 1, seed=f"{name} C{concurrency}", session=0)[-1])
+    if most is not None and least > most + SENTENCE:
+        reason = f"the trace has {least:,} characters at least, {most + SENTENCE:,} fit"
+        return [_refused(kind, reason, **rest) for kind in TRACE_KINDS]
     try:
         told = replay(endpoint, trace, concurrency, characters, seed=f"{name} C{concurrency}")
     except NotAnswered as error:

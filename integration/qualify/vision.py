@@ -38,9 +38,12 @@ class Vision:
 def measure_vision(endpoint: Endpoint, *, seed: str) -> Vision:
     """Ask for the cell of each shape of one new picture.
 
-    The question goes out once without the picture. Where that fails, chat does; where only the picture is declined,
-    or adds nothing to the prompt, the endpoint has no vision: many drop what they cannot see and answer all the same.
+    A server that says of its model that it takes no images is not asked. Else the question goes out once without the
+    picture. Where that fails, chat does; where only the picture is declined, or adds nothing to the prompt, the
+    endpoint has no vision: many drop what they cannot see and answer all the same.
     """
+    if endpoint.takes_images() is False:
+        return Vision([], "not applicable: the model takes no images, says the server (/model_info)", "not supported")
     shown = picture(seed)
     url = "data:image/png;base64," + base64.b64encode(shown.png).decode()
     positions: list[Position] = []

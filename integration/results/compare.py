@@ -37,6 +37,12 @@ def compare(a: Result, b: Result, *, accept: tuple[str, ...] = ()) -> list[Line]
             why = f"other request: {_same_request(one, near[0])}" if near else "only on one side"
             lines.append(Line(one.kind, describe(one), one.value, None, None, why))
             continue
+        same = [other for other in a.measurements if other.kind == one.kind and _same_request(one, other) is None]
+        if (most := max(len(same), len(others))) > 1:
+            # Which of them is meant, nothing says.
+            why = f"{most} of this kind and request on one side"
+            lines.append(Line(one.kind, describe(one), one.value, None, None, why))
+            continue
         lines.append(_line(one, others[0], reasons))
     return lines
 

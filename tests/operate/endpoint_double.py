@@ -29,6 +29,8 @@ class Behaviour:
         self.start_seconds = 0.0
         self.chat = None
         self.talk = None
+        # What it says of itself: path → answer; other paths are not found.
+        self.says = {"/v1/models": {"data": [{"id": "double"}]}}
         self.device: set[str] = set()
         self.disk: set[str] = set()
 
@@ -37,7 +39,8 @@ class Behaviour:
 def endpoint_double(behaviour: Behaviour):
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            self.json(200, {"data": [{"id": "double"}]})
+            said = behaviour.says.get(self.path)
+            self.json(404 if said is None else 200, said)
 
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")

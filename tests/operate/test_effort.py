@@ -61,7 +61,7 @@ def test_each_level_gets_the_same_cases_and_its_own_numbers(endpoint, behaviour)
         assert numbers["reasoning tokens"].value == tokens and len(numbers["reasoning tokens"].values) == 4
         assert numbers["reasoning time"].value > 0 and numbers["reasoning time"].new_tokens == 128
     # A level that leaves the prompt as it was may be one that nobody reads.
-    assert "nothing shows that it was heeded" in by_kind(found, "none")["reasoning score"].note
+    assert "shows no switch for it" in by_kind(found, "none")["reasoning score"].note
     assert "heeded" not in by_kind(found, "high")["reasoning score"].note
 
 

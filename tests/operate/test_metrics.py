@@ -10,8 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import httpx
 import pytest
 
+from sm120.integration.checkout import find_checkout
 from sm120.integration.metrics.prometheus import parse, view
 from sm120.integration.metrics.serve import PAGE, make_server
+
+CHECKOUT = find_checkout()
 
 # In the words of the release's collector.
 BEFORE = """\
@@ -19,6 +22,7 @@ BEFORE = """\
 # TYPE sglang:spec_accept_length gauge
 sglang:spec_accept_length{model_name="m",tp_rank="0"} 3.25
 sglang:spec_accept_rate{model_name="m"} 0.5625
+sglang:spec_num_draft_tokens{model_name="m"} 8.0
 sglang:spec_verify_calls_total{model_name="m"} 100.0
 sglang:prompt_tokens_total{is_streaming="true",model_name="m"} 4000.0
 sglang:prompt_tokens_total{is_streaming="false",model_name="m"} 1000.0
@@ -34,6 +38,10 @@ def test_what_is_shown():
     assert shown == {
         "accept_length": 3.25,
         "accept_rate": 0.5625,
+        "draft_rows": 8.0,
+        # (3.25 - 1) / 0.5625: four of the seven drafts that the width allows were verified.
+        "proposed": 4.0,
+        "proposed_rate": 40.0,
         "verify_rounds": 10.0,
         "device_tokens": 700.0,
         "restored_host": 0.0,
@@ -50,6 +58,29 @@ def test_what_the_server_does_not_say_is_not_zero():
     assert view(parse(BEFORE), parse(AFTER), 2.0)["generated"] is None  # the server was restarted
     bare = "sglang:prompt_tokens_total 10\n"
     assert view(parse(bare), None, 0.0)["restored_host"] is None and view(parse(bare), None, 0.0)["recomputed"] == 10
+
+
+@pytest.mark.parametrize(("old", "new"), [("3.25", "0.0"), ("3.25", "1.0"), ("0.5625", "0.0"), ("8.0", "0.0")])
+def test_a_gauge_that_no_round_has_set_is_no_number(old, new):
+    text = BEFORE.replace(old, new)
+    if old == "3.25" and new == "1.0":
+        text = text.replace("0.5625", "0.0")  # no draft was right: how many there were, nothing says
+    shown = view(parse(text), None, 0.0)
+    if old == "8.0":
+        assert shown["draft_rows"] is None and shown["proposed"] == 4.0
+        return
+    assert shown["proposed"] is None and shown["proposed_rate"] is None
+    assert shown["accept_length"] == {"0.0": None, "1.0": 1.0}[new] if old == "3.25" else 3.25
+
+
+def test_the_metrics_are_those_of_the_release():
+    """The names that the page reads are made in the installed collector."""
+    collector = next(
+        (CHECKOUT.runtime / "lib").glob("python3*/site-packages/sglang/srt/observability/metrics_collector.py")
+    )
+    made = collector.read_text()
+    names = set(re.findall(r'"(sglang:\w+)"', (PAGE.parent / "prometheus.py").read_text()))
+    assert len(names) >= 7 and not [name for name in names if f'"{name}"' not in made]
 
 
 def test_samples():
@@ -135,6 +166,7 @@ def test_in_a_browser_the_numbers_appear_and_lines_grow():
     with collector([BEFORE, AFTER]) as source, serving(make_server(source)) as page:
         dom = opened(f"{page}/?every=1")
     shown = outputs(dom)
+    assert shown["proposed"] == "4" and shown["draft_rows"] == "8"
     assert shown["accept_length"] == "3.25" and shown["restored_storage"] == "1,300" and shown["recomputed"] == "3,000"
     assert int(re.search(r"sample (\d+)", dom)[1]) >= 2
     assert max(points.count(",") for points in re.findall(r'points="([^"]*)"', dom)) >= 2

@@ -86,10 +86,14 @@ def test_the_settings_that_were_asked_for(name, wanted):
 
 
 def test_yarn_doubles_both_models():
-    line = words("qwen38-27b-dflash2")
-    for option in ("--json-model-override-args", "--speculative-draft-json-model-override-args"):
-        rope = json.loads(value(line, option))["rope_parameters"]
+    target, draft = "--json-model-override-args", "--speculative-draft-json-model-override-args"
+    for name, option in (("qwen38-27b-dflash2", target), ("qwen38-27b-dflash2", draft), ("flash-next", target)):
+        line = words(name)
+        given = json.loads(value(line, option))
+        rope = given["rope_parameters"]
         assert rope["factor"] * rope["original_max_position_embeddings"] == 524_288
+        # The length that the server accepts is not taken from the factor.
+        assert given["max_position_embeddings"] == 524_288 == int(value(line, "--context-length"))
 
 
 def test_rope_keeps_what_the_checkpoint_says(tmp_path):
@@ -97,6 +101,9 @@ def test_rope_keeps_what_the_checkpoint_says(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"text_config": {"rope_parameters": own}}))
     merged = overrides({}, {"rope_type": "yarn", "factor": 2.0}, tmp_path)["text_config"]["rope_parameters"]
     assert merged == {**own, "rope_type": "yarn", "factor": 2.0}
+    told = {"factor": 4.0, "original_max_position_embeddings": 1000}
+    assert overrides({}, told, tmp_path)["text_config"]["max_position_embeddings"] == 4000
+    assert overrides({"max_position_embeddings": 7}, told, None)["max_position_embeddings"] == 7
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(Refusal, match=r"\[profile-checkpoint\].*config.json"):
         overrides({}, {"factor": 2.0}, tmp_path)
@@ -272,6 +279,21 @@ def test_a_gpu_profile_prints_its_command_line_and_verdict(name):
     assert done.exit_code == (0 if "verdict: ready" in done.output else 1)
     assert "verdict: not ready" in done.output  # no checkpoint is set
     assert "paths.model=FOLDER, or [paths]" in done.output
+
+
+@pytest.mark.parametrize("name", ["qwen38-27b-dflash2", "flash-next"])
+def test_sm121_is_refused_with_the_reason_on_the_command_line(tmp_path, monkeypatch, name):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'NVIDIA GB10, 12.1, 580.10, 122880 MiB'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    done = CliRunner().invoke(app, ["serve", name], env={"COLUMNS": "300"})
+    assert done.exit_code == 1 and "verdict: not ready" in done.output and "device" in done.output.split("verdict")[1]
+    assert "NVIDIA GB10, 12.1: SM121 (GB10) is another chip" in done.output
+    # The very same machine with the one right chip is refused for other reasons only.
+    tool.write_text("#!/bin/sh\necho 'RTX PRO 6000 Blackwell, 12.0, 580.10, 97887 MiB'\n")
+    done = CliRunner().invoke(app, ["serve", name], env={"COLUMNS": "300"})
+    assert done.exit_code == 1 and "device" not in done.output.split("verdict")[1]
 
 
 def test_profiles_are_plain_toml_without_machine_paths():

@@ -9,6 +9,7 @@ from sm120.integration.cli import app
 from sm120.integration.qualify.cases import TOOL_CASES, has_number, measure_needles, measure_tools, score
 from sm120.integration.qualify.decode import decode_rates, measure_decode
 from sm120.integration.qualify.endpoint import Answer, Endpoint, NotAnswered, take
+from sm120.integration.qualify.plan import Plan
 from sm120.integration.qualify.prefill import (
     cold_timing,
     measure_prefill,
@@ -18,7 +19,7 @@ from sm120.integration.qualify.prefill import (
     restores_timing,
 )
 from sm120.integration.qualify.report import write_report
-from sm120.integration.qualify.run import Plan, qualify
+from sm120.integration.qualify.run import qualify
 from sm120.integration.qualify.texts import needle_text, text
 from sm120.integration.refusal import Refusal
 from sm120.integration.results.record import UNITS, Conditions, load_result

@@ -126,6 +126,20 @@ def test_no_vision_is_not_supported_and_not_a_failure(endpoint, behaviour):
         )
 
 
+@pytest.mark.parametrize("says", [False, True, None, "no"])
+def test_a_server_that_says_it_takes_no_images_is_not_asked(endpoint, behaviour, says):
+    behaviour.talk = asked = []
+    behaviour.talk = lambda body: asked.append(body) or (503, "busy")
+    behaviour.says["/model_info"] = {"has_image_understanding": says}
+    found = of_vision([measure_vision(endpoint, seed="v")])
+    if says is False:
+        assert {one.outcome for one in found} == {"not supported"} and not asked
+        assert all(one.refused.startswith("not applicable: the model takes no images") for one in found)
+        assert {one.shown() for one in found} == {"not supported"}
+    else:  # anything but a plain no is no answer
+        assert asked and {one.outcome for one in found} == {None}
+
+
 @pytest.mark.parametrize("added", [0, 3])
 def test_a_dropped_picture_is_no_vision_however_good_the_guess(endpoint, behaviour, added):
     behaviour.talk = seeing(prompt_tokens=50 + added)

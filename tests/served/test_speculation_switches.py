@@ -95,4 +95,4 @@ def test_draft_overrides_that_are_no_object_are_an_argument_error(start, runtime
     server = start(models.DENSE, {**arguments, "speculative-draft-json-model-override-args": "[1]"})
     with pytest.raises(ServerFailed):
         server.start()
-    assert "--speculative-draft-json-model-override-args" in server.log.read_text()
+    assert "--speculative-draft-json-model-override-args must be a JSON object, got" in server.log.read_text()

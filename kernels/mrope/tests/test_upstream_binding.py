@@ -20,6 +20,10 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(fused_qk_norm_mrope, (FusedQKNormMropeKernel<bf16_
 """
 
 
+# one worker compiles for all tests of this file
+pytestmark = pytest.mark.xdist_group("mrope_binding")
+
+
 @pytest.fixture(scope="module")
 def binding(tmp_path_factory: pytest.TempPathFactory):
     """The binding as a loaded module; nothing in it runs on a device here."""

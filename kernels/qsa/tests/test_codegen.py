@@ -13,6 +13,10 @@ BUDGETS = {row["kernel"]: row for row in static_estimate.budgets(bench.HERE / "k
 QUARTER_OF_THE_WARPS = 12
 
 
+# one worker compiles for all tests of this file
+pytestmark = pytest.mark.xdist_group("qsa_codegen")
+
+
 @pytest.fixture(scope="module")
 def built() -> dict[str, tuple]:
     """Every shipped variant, compiled once: name -> (variant, code, cubin)."""

@@ -19,6 +19,10 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(xqa_mask_fill, (xqa_mask_fill));
 """
 
 
+# one worker compiles for all tests of this file
+pytestmark = pytest.mark.xdist_group("xqa_launcher")
+
+
 @pytest.fixture(scope="module")
 def launcher(tmp_path_factory: pytest.TempPathFactory):
     """The launcher as a loaded module; nothing in it runs on a device here."""

@@ -35,6 +35,9 @@ class BytePages:
     def get_data_page(self, index, flat=True):
         return self.pages[index]
 
+    def copy_flat_data_page(self, index, out):
+        out.copy_(self.pages[index])
+
     def set_from_flat_data_page(self, index, data_page):
         assert data_page.shape == self.pages[index].shape
         self.pages[index] = data_page

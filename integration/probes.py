@@ -147,4 +147,9 @@ def _reason(outcome: ElementTree.Element) -> str:
     raised = [line[1:].strip() for line in (outcome.text or "").splitlines() if line.startswith("E ")]
     said = (outcome.get("message") or "").strip().splitlines() or [""]
     reason = raised[-1] if outcome.tag == "error" and raised else said[0]
-    return re.sub(r" \(/[^)]*\)", "", reason)  # where a module lies differs from machine to machine
+    return without_paths(reason)
+
+
+def without_paths(line: str) -> str:
+    """`line` without the ` (/…)` in which Python says where a module lies: that differs from machine to machine."""
+    return re.sub(r" \(/[^)]*\)", "", line)

@@ -18,7 +18,7 @@ from sm120.integration.checkout import Checkout
 from sm120.integration.identity import digest
 from sm120.integration.overlay import load_overlay
 from sm120.integration.patch_file import Patch
-from sm120.integration.probes import ProbeResult, probe_modules, run_probes
+from sm120.integration.probes import ProbeResult, probe_modules, run_probes, without_paths
 from sm120.integration.refusal import Refusal
 from sm120.integration.series import Series, load_series
 from sm120.integration.upstream import ladder
@@ -151,8 +151,10 @@ def column(
     """The cells of every patch on one release, by slug; cells are cached by the content they depend on."""
     found: dict[str, Cell] = {}
     files: Snapshot | None = None
-    known = probe_results if probes else _known
-    results = known(checkout, staged, release)
+    if probes:
+        results = probe_results(checkout, staged, release)
+    else:
+        results = known_probe_results(checkout, staged.series, release)
     for stage in staged.stages:
         path = checkout.build / "matrix" / f"{_key(stage, release, results.get(stage.patch.slug))}.json"
         cell = _cached(path)
@@ -238,7 +240,7 @@ def probe_rung(result: ProbeResult | None) -> Rung:
 
 def telling_failure(result: ProbeResult) -> str:
     """The first failure that says something about behaviour; a misfit when there are only misfits."""
-    lines = [re.sub(r" \(/[^)]*\)", "", line) for line in result.failures]
+    lines = [without_paths(line) for line in result.failures]
     return next((line for line in lines if not MISFIT.match(line)), next(iter(lines), f"{result.failed} failed"))
 
 
@@ -254,10 +256,6 @@ def probe_results(checkout: Checkout, staged: Staged, release: Release) -> dict[
             _write(_probe_path(checkout, key), json.dumps(asdict(results[patch.slug])))
         found |= results
     return found
-
-
-def _known(checkout: Checkout, staged: Staged, release: Release) -> dict[str, ProbeResult]:
-    return known_probe_results(checkout, staged.series, release)
 
 
 def _run_all(checkout: Checkout, patches: list[Patch], tree: Path) -> dict[str, ProbeResult]:

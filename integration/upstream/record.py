@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sm120.integration.checkout import Checkout
 from sm120.integration.identity import digest
+from sm120.integration.manifest import first_problem
 from sm120.integration.overlay import load_overlay
 from sm120.integration.refusal import Refusal
 from sm120.integration.series import Series
@@ -81,7 +82,7 @@ def load_record(checkout: Checkout) -> Record:
     except FileNotFoundError:
         return Record()
     except (ValidationError, UnicodeDecodeError) as error:
-        first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        first = first_problem(error) if isinstance(error, ValidationError) else str(error)
         raise Refusal("matrix-record", f"does not read: {first}", path=path, fix=FIX) from None
 
 

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
-
-# Consoles take their width once, when they are made: wide enough that no table breaks a line that a test looks for.
-os.environ["COLUMNS"] = "400"
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups

@@ -1,7 +1,7 @@
 """Commits never go backward, never mix block sizes, and leave the next round the state it needs."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -12,6 +12,7 @@ PAGE, INTERVAL = PageTokens(64), MambaInterval(128)
 WINDOWS = st.integers(1, 16).flatmap(lambda drafts: st.tuples(st.just(drafts), st.integers(1, drafts)))
 
 
+@settings(deadline=None)
 @given(length=st.integers(0, 200_000), window=WINDOWS, pages=st.integers(1, 40))
 def test_a_checkpoint_is_ahead_of_the_old_length_and_inside_the_new_one(length, window, pages):
     drafts, accepted = window
@@ -113,3 +114,4 @@ class Commits(RuleBasedStateMachine):
 
 
 TestCommits = Commits.TestCase
+TestCommits.settings = settings(deadline=None)

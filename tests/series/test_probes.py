@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from sm120.integration.identity import load_recipe
 from sm120.integration.patch_file import Patch
-from sm120.integration.probes import ProbeResult, run_probes
+from sm120.integration.probes import ProbeResult, run_files, run_probes
 from sm120.integration.runtime import pristine_of
 from sm120.integration.tree import patched_tree
 
@@ -36,3 +40,17 @@ def test_red_on_pristine_green_on_patched(patch: Patch):
     assert before.red, f"on the pristine release: {before}"
     after = results(patch.project, "patched")[patch.slug]
     assert after.green, f"on the patched tree: {after}"
+
+
+@pytest.mark.timeout(120)
+def test_a_red_probe_costs_no_more_where_pytest_takes_itself_to_be_on_ci(tmp_path: Path, monkeypatch):
+    """There it spelled out the difference of two long lists: more than ten minutes for these."""
+    text = "def test_never():\n    rows = [list(range(row % 33 + 1)) for row in range(99)]\n    assert [[0] * 33] * 99 == rows\n"
+    for name in ("CI", "BUILD_NUMBER"):
+        assert not os.environ.get(name), "the root conftest.py takes these out for every test"
+        monkeypatch.setenv(name, "true")
+    with tempfile.TemporaryDirectory(dir=CHECKOUT.build) as name:  # reports name files below the checkout
+        probe = Path(name, "test_long_lists.py")
+        probe.write_text(text)
+        result = run_files(CHECKOUT, {"long-lists": probe}, tmp_path)["long-lists"]
+    assert result.red, result

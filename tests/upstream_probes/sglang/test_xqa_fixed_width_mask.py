@@ -11,8 +11,9 @@ from xqa_backend import Bench, attended
 def test_each_draft_sees_itself_and_those_before(monkeypatch, draft_tokens, requests):
     bench = Bench(monkeypatch, draft_tokens=draft_tokens)
     rows = bench.eager(ForwardMode.TARGET_VERIFY, [draft_tokens] * requests)
-    seen = [attended(row) for row in rows]
-    assert seen == [list(range(r + 1)) for r in range(draft_tokens)] * requests
+    assert len(rows) == draft_tokens * requests
+    for place, row in enumerate(rows):
+        assert attended(row) == list(range(place % draft_tokens + 1))
 
 
 def test_the_first_eight_mib_of_the_workspace_are_left_to_xqa_semaphores(monkeypatch):

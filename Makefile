@@ -16,7 +16,7 @@ test: build/dev/.tested lint
 	command -v nvcc >/dev/null || PATH=$$(echo $(TOOLKIT)/bin):$$PATH; \
 	site=$$(echo $(CURDIR)/build/runtime/lib/python3.*/site-packages); \
 	SM120_RUNTIME=$(CURDIR)/build/runtime SM120_SGLANG=$$site SM120_FLASHINFER=$$site \
-	build/dev/bin/python -m pytest -n 2 --dist loadgroup --instafail --durations 25
+	build/dev/bin/python -m pytest -n 2 --dist loadgroup --durations 25
 
 # The wider forms: every sampling parameter on every served verify path, every draft on the hybrid. About half an hour.
 test-long: test

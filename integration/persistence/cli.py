@@ -61,7 +61,8 @@ def faults_command(
 def bench_command(
     runtime: RuntimeFolder = None,
     folder: Folder = Path("build/bench-persistence"),
-    rounds: Annotated[int, typer.Option(help="measured rounds of each variant")] = 7,
+    rounds: Annotated[int, typer.Option(help="measured rounds of each variant in each process")] = 3,
+    processes: Annotated[int, typer.Option(help="how many processes: each has its luck with memory")] = 4,
     short: Annotated[bool, typer.Option(help="one page size only")] = False,
 ) -> None:
     """Write and restore pages through the patched path beside fio, after a check that every page arrives."""
@@ -69,7 +70,7 @@ def bench_command(
 
     sizes = SHORT_SIZES if short else SIZES
     with errors_as_messages():
-        timings = run_bench(chosen_runtime(runtime), folder, sizes=sizes, rounds=rounds)
+        timings = run_bench(chosen_runtime(runtime), folder, sizes=sizes, rounds=rounds, processes=processes)
     console.print(table(timings))
     console.print(costs(timings))
 

@@ -61,7 +61,7 @@ def test_bench_rates_and_refusals(tmp_path, monkeypatch):
     python.parent.mkdir()
     python.touch()
     with pytest.raises(ValueError, match="at least 3"):
-        bench.run_bench(Runtime(tmp_path), tmp_path, rounds=2)
+        bench.run_bench(Runtime(tmp_path), tmp_path, rounds=1, processes=2)
     monkeypatch.setenv("PATH", str(Path("/nowhere")))
     with pytest.raises(ValueError, match="fio is not installed"):
         bench.run_bench(Runtime(tmp_path), tmp_path)

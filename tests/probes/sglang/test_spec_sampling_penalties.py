@@ -54,7 +54,7 @@ def test_a_retracted_request_comes_back_with_its_counts(path):
 @pytest.mark.parametrize("path", ["eagle"])
 @pytest.mark.parametrize("kind", vp.PENALTIES)
 def test_decode_rows_of_a_mixed_prefill_count_the_block_before_it(path, kind):
-    """--enable-mixed-chunk, which NGRAM does not support: one token in the prefill of others, a verify still pending."""
+    """--enable-mixed-chunk, which NGRAM lacks: one token in the prefill of others, after a verify still pending."""
     run, _ = vp.admit(path, vp.PENALTIES[kind])
     trees = [vp.chain([r.tokens[-1], 1, 4, 1]) for r in run.requests]
     run.verify(trees)

@@ -26,6 +26,10 @@ class Step:
     accepted: dict[str, int]
     cap_lens: dict[str, int] | None = None
     compact: bool = False
+    # What a registered algorithm's result says instead of a width: how wide its rows of output are, and how many of the
+    # tokens in one are no drafts.
+    stride_only: bool = False
+    num_non_draft: int = 1
 
 
 class Accounting:
@@ -56,9 +60,10 @@ class Accounting:
         names = list(step.accepted)
         result = GenerationBatchResult(
             next_token_ids=torch.zeros(len(names) * step.width, dtype=torch.int64),
-            accept_lens=torch.tensor([step.accepted[name] + 1 for name in names]),
+            accept_lens=torch.tensor([step.accepted[name] + step.num_non_draft for name in names]),
             cap_lens=None if step.cap_lens is None else torch.tensor([step.cap_lens[name] for name in names]),
-            speculative_num_draft_tokens=step.width,
+            num_non_draft_tokens_per_req=step.num_non_draft,
+            **{"speculative_output_stride" if step.stride_only else "speculative_num_draft_tokens": step.width},
         )
         if step.compact:
             # The pristine release has no word for it: its result does not say which rows were verified.

@@ -80,6 +80,30 @@ def test_a_merged_and_a_retracted_request_keep_their_counts(path):
             torch.testing.assert_close(got[b, row], vp.plain_distribution(ahead, run.model))
 
 
+@pytest.mark.parametrize("path", ["dflash", "dspark"])
+@pytest.mark.parametrize("kind", vp.PENALTIES)
+def test_decode_rows_of_a_mixed_prefill_count_the_block_before_it(path, kind):
+    """--enable-mixed-chunk: they decode one token in the prefill of others, after a verify that is still pending."""
+    run, _ = vp.admit(path, vp.PENALTIES[kind])
+    trees = [vp.chain([r.tokens[-1], 1, 4, 1]) for r in run.requests]
+    run.verify(trees)
+    arriving = vp.PATHS[path]([vp.Request([2, 6], {})], run.model)
+    accepted = [[1, 4, 1, 4], [1, 4]]
+    ahead = [vp.Request(r.prompt, r.sampling, r.tokens + new) for r, new in zip(run.requests, accepted, strict=True)]
+    waits, got = vp.mixed_logits(arriving, run, accepted)
+    for b, request in enumerate([vp.Request([2, 6], {}), *ahead]):
+        torch.testing.assert_close(got[b], vp.plain_logits(request, run.model)[0][0])
+    assert waits == (kind != "none")
+    if not waits:
+        return
+    trees = [vp.chain([r.tokens[-1], 4, 1, 4]) for r in arriving.requests]
+    verified = arriving.verify(trees)
+    for b, (request, tree) in enumerate(zip(arriving.requests, trees, strict=True)):
+        for row in range(4):
+            ahead = vp.Request(request.prompt, request.sampling, request.tokens + tree.path(row))
+            torch.testing.assert_close(verified[b, row], vp.plain_distribution(ahead, run.model))
+
+
 @pytest.mark.parametrize("kind", vp.PENALTIES)
 def test_the_paths_without_logits_are_taken_only_unpenalized(kind):
     run, _ = vp.admit("dflash", vp.PENALTIES[kind])
@@ -145,6 +169,22 @@ def test_data_parallel_ranks_wait_together(order, monkeypatch):
     plain, _ = vp.admit("dflash", vp.PENALTIES["none"])
     assert overlap_decisions([penalized.batch, plain.batch, None][::order], monkeypatch) == [True] * 3
     assert overlap_decisions([plain.batch, None][::order], monkeypatch) == [False] * 2
+    assert overlap_decisions([mixed(penalized), plain.batch, None][::order], monkeypatch) == [True] * 3
+    assert overlap_decisions([mixed(plain), None][::order], monkeypatch) == [False] * 2
+
+
+def mixed(running: vp.Path) -> ScheduleBatch:
+    """A mixed batch of one arriving request and the decode rows of `running`."""
+    arriving = vp.PATHS["dflash"]([vp.Request([2, 6], {})], running.model)
+    arriving.mix(running)
+    batch = arriving.batch
+    batch.extend_lens = [2, *(1 for _ in running.reqs)]
+    batch.prefix_lens = [
+        len(r.prompt) + len(r.tokens) - n for r, n in zip(arriving.requests, batch.extend_lens, strict=True)
+    ]
+    batch.extend_logprob_start_lens = [2, *(0 for _ in running.reqs)]
+    batch.extend_num_tokens = sum(batch.extend_lens)
+    return batch
 
 
 @pytest.mark.parametrize("penalized", [True, False])

@@ -82,3 +82,45 @@ def test_a_retracted_request_is_not_charged_while_away_and_keeps_its_counts(coun
     run.take(counts.Step(3, {"a": 2}))
     assert run.summary("a")["spec_num_proposed_drafts"] == 5 + 2
     assert run.summary("a")["spec_num_correct_drafts"] == 4
+
+
+# Upstream's summary of a request, whatever its steps proposed.
+SUMMARY = {
+    "spec_accept_rate",
+    "spec_accept_length",
+    "spec_num_correct_drafts",
+    "spec_num_proposed_drafts",
+    "spec_verify_ct",
+}
+
+
+def test_a_request_without_a_proposed_draft_keeps_its_summary(counts):
+    run = counts.Accounting(["a"])
+    for _ in range(3):
+        run.take(counts.Step(1, {"a": 0}))
+    a = run.summary("a")
+    assert a.keys() >= SUMMARY
+    assert (a["spec_verify_ct"], a["spec_accept_length"]) == (3, 1.0)
+    assert (a["spec_num_proposed_drafts"], a["spec_accept_rate"]) == (0, 0.0)
+
+
+def test_a_request_always_capped_to_one_row_keeps_its_summary(counts):
+    run = counts.Accounting(["a", "b"], SpeculativeAlgorithm.DSPARK)
+    for _ in range(2):
+        run.take(counts.Step(4, {"a": 0, "b": 2}, cap_lens={"a": 1, "b": 4}, compact=True))
+    a = run.summary("a")
+    assert a.keys() >= SUMMARY
+    assert (a["spec_verify_ct"], a["spec_cap_length"], a["spec_num_proposed_drafts"]) == (2, 1.0, 0)
+
+
+@pytest.mark.parametrize("num_non_draft", [1, 2])
+def test_an_algorithm_that_gives_only_the_width_of_its_output(counts, num_non_draft):
+    """Upstream takes the results of registered algorithms without speculative_num_draft_tokens."""
+    with get_context().override_server_args(
+        speculative_algorithm="EAGLE", speculative_num_steps=None, speculative_num_draft_tokens=None
+    ):
+        run = counts.Accounting(["a"])
+        for stride, accepted in ((5, 3), (3, 0)):
+            run.take(counts.Step(stride, {"a": accepted}, stride_only=True, num_non_draft=num_non_draft))
+        a = run.summary("a")
+    assert (a["spec_num_proposed_drafts"], a["spec_num_correct_drafts"]) == (5 + 3 - 2 * num_non_draft, 3)

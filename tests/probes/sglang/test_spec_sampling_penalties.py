@@ -51,6 +51,30 @@ def test_a_retracted_request_comes_back_with_its_counts(path):
             torch.testing.assert_close(got[b, node], vp.plain_distribution(ahead, run.model))
 
 
+@pytest.mark.parametrize("path", ["eagle"])
+@pytest.mark.parametrize("kind", vp.PENALTIES)
+def test_decode_rows_of_a_mixed_prefill_count_the_block_before_it(path, kind):
+    """--enable-mixed-chunk, which NGRAM lacks: one token in the prefill of others, after a verify still pending."""
+    run, _ = vp.admit(path, vp.PENALTIES[kind])
+    trees = [vp.chain([r.tokens[-1], 1, 4, 1]) for r in run.requests]
+    run.verify(trees)
+    arriving = vp.PATHS[path]([vp.Request([2, 6], {})], run.model)
+    accepted = [[1, 4, 1, 4], [1, 4]]
+    ahead = [vp.Request(r.prompt, r.sampling, r.tokens + new) for r, new in zip(run.requests, accepted, strict=True)]
+    waits, got = vp.mixed_logits(arriving, run, accepted)
+    for b, request in enumerate([vp.Request([2, 6], {}), *ahead]):
+        torch.testing.assert_close(got[b], vp.plain_logits(request, run.model)[0][0])
+    assert waits == (kind != "none")
+    if not waits:
+        return
+    trees = [vp.chain([r.tokens[-1], 4, 1, 4]) for r in arriving.requests]
+    verified = arriving.verify(trees)
+    for b, (request, tree) in enumerate(zip(arriving.requests, trees, strict=True)):
+        for row in range(4):
+            ahead = vp.Request(request.prompt, request.sampling, request.tokens + tree.path(row))
+            torch.testing.assert_close(verified[b, row], vp.plain_distribution(ahead, run.model))
+
+
 @pytest.mark.parametrize("path", ["eagle", "ngram"])
 @pytest.mark.parametrize("kind", ["frequency", "none"])
 def test_a_penalized_step_waits_for_the_last_result(path, kind):

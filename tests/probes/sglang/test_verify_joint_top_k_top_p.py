@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from sglang.srt.speculative import uno_utils
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 sys.path.insert(0, str(Path(__file__).parent))
 import verify_paths as vp
@@ -43,3 +45,72 @@ def test_an_example_by_hand():
         run.prefill([4])
         got = run.verify([vp.chain([4, 0])])[0, 0]
         torch.testing.assert_close(got[:3], torch.tensor([5 / 7, 2 / 7, 0.0]))
+
+
+@pytest.fixture
+def uno(monkeypatch):
+    """UNO's samplers, which record the distributions they are handed: `[bs, rows, VOCAB]` by name."""
+    seen = {}
+
+    def dense(ids: torch.Tensor, probs: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(*probs.shape[:2], vp.VOCAB).scatter_(2, ids.long(), probs)
+
+    def sample(ids, probs):
+        seen["sampled"] = dense(ids, probs)
+        return ids[..., 0]
+
+    def sample_dense(probs):
+        seen["sampled"] = probs
+        return probs.argmax(-1)
+
+    def reject(candidates, target_ids, target_probs, *_):
+        seen["target"] = dense(target_ids, target_probs)
+        return torch.zeros(len(candidates), dtype=torch.int32), candidates[:, 0]
+
+    # FlashInfer's top-k is a CUDA kernel; a batch wants the dense path when one of its requests has a wider top_k.
+    monkeypatch.setattr(uno_utils, "_flashinfer_top_k", lambda logits, k, **_: torch.topk(logits, k))
+    monkeypatch.setattr(uno_utils, "_SPARSE_TOP_K_LIMIT", 6)
+    monkeypatch.setattr(uno_utils, "_sample_from_support", sample)
+    monkeypatch.setattr(uno_utils, "_sample_from_dense_probs", sample_dense)
+    monkeypatch.setattr(uno_utils, "_sparse_rejection_from_support", reject)
+    return seen
+
+
+COMPACT = [[], [{"top_k": 6}], [{"temperature": 0}], [{"top_k": 2, "top_p": 0.3}]]
+WIDE = [[{"top_p": 0.9}], [{"top_k": 9}]]
+
+
+@pytest.mark.parametrize("sampling", [{"top_k": 4, "top_p": 0.6, "temperature": 1.5}, {"top_k": 5}])
+@pytest.mark.parametrize("neighbours", COMPACT + WIDE)
+def test_uno_keeps_the_same_tokens_whoever_is_beside(uno, sampling, neighbours):
+    """Up to a top_k of 128, UNO drafts and verifies from compact rows; one wider request makes the batch dense."""
+    rows, model = 40, vp.hashed_model(7)
+    requests = [vp.Request([1, b], s) for b, s in enumerate([sampling, *neighbours])]
+    info = vp.to_batch([vp.to_req(r) for r in requests], SpeculativeAlgorithm.UNO).sampling_info
+    ahead = [
+        [vp.Request(r.prompt, r.sampling, [row // vp.VOCAB, row % vp.VOCAB]) for row in range(rows)] for r in requests
+    ]
+    logits = torch.stack([torch.stack([model(a.prompt + a.tokens) for a in of_request]) for of_request in ahead])
+    want = torch.stack([torch.stack([vp.plain_distribution(a, model) for a in of_request]) for of_request in ahead])
+
+    widest = {"max_top_k": min(int(info.top_ks.max()), vp.VOCAB)}
+    candidates, draft = uno_utils.sample_uno_candidates(draft_logits=logits, sampling_info=info, **widest)
+    torch.testing.assert_close(uno["sampled"], want)
+    assert (draft.token_ids is None) == (neighbours in WIDE)
+    if neighbours in WIDE:
+        return  # verify builds the dense distribution as drafting does, and trees are in EAGLE's sampler
+    flat = logits.flatten(0, 1)
+    uno_utils.run_uno_sampling(
+        candidates=candidates,
+        next_token_logits=flat,
+        sampling_info=info,
+        committed_frontiers=torch.zeros(len(requests), dtype=torch.int64),
+        draft_distribution=draft,
+        **widest,
+    )
+    torch.testing.assert_close(uno["target"], want)
+    uno["sampled"] = None
+    uno_utils.sample_uno_tree_target_tokens(
+        next_token_logits=flat, sampling_info=info, batch_size=len(requests), verify_width=rows, **widest
+    )
+    torch.testing.assert_close(uno["sampled"], want)

@@ -14,6 +14,7 @@ import hashlib
 import inspect
 import random
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -399,6 +400,12 @@ class Path:
         self.batch.reqs = list(self.reqs)
         self.batch.has_grammar |= other.batch.has_grammar
 
+    def mix(self, running: Path) -> None:
+        """Let the decode rows of `running` ride in this batch's prefill, as mixed chunked prefill does."""
+        running.prepare()
+        self.merge(running)
+        self.batch.forward_mode = ForwardMode.MIXED
+
     def commit(self, runs: list[list[int]]) -> None:
         """Take in what a verify accepted: a run of tokens per request, in the batch's order.
 
@@ -633,6 +640,25 @@ def cut(request: Request, run: list[int], length: int) -> list[int]:
 def is_finished(request: Request, length: int) -> bool:
     """Whether decoding of the request has ended."""
     return len(request.tokens) >= length or EOS in request.tokens
+
+
+def mixed_logits(arriving: Path, running: Path, accepted: list[list[int]]) -> tuple[bool, torch.Tensor]:
+    """Mix `running`, whose last verify accepted the runs `accepted` but still has its result in the queue, into the
+    prefill of `arriving`. Upstream decides whether it takes in that result before it launches the mixed batch.
+
+    Returns:
+        Whether it did, and the logits `[bs, VOCAB]` of the mixed batch, the arriving requests first.
+    """
+    arriving.mix(running)
+    scheduler = SimpleNamespace(require_mlp_sync=False, result_queue=deque([None]))
+    waits = bool(Scheduler.is_disable_overlap_for_batch(scheduler, arriving.batch, last_batch=running.batch))
+    if waits:
+        running.commit(accepted)
+    else:
+        # The device attends what was accepted; upstream's requests do not know it yet.
+        for request, run in zip(running.requests, accepted, strict=True):
+            request.tokens.extend(run)
+    return waits, arriving.prefill()
 
 
 PATHS: dict[str, type[Path]] = {"eagle": Eagle, "ngram": Ngram, "dflash": DFlash, "dspark": DSpark}

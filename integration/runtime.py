@@ -29,7 +29,7 @@ from sm120.integration.identity import Recipe, digest, load_recipe, runtime_ingr
 from sm120.integration.pin import select_artifact
 from sm120.integration.refusal import Refusal
 from sm120.integration.tool_output import tool_lines
-from sm120.integration.tree import patched_tree, pristine_tree, sweep_unfinished
+from sm120.integration.tree import patched_tree, pristine_tree, release_folder, sweep_unfinished
 from sm120.integration.wheels import repack
 
 Report = Callable[[str], None]
@@ -120,7 +120,7 @@ def build_wheel(checkout: Checkout, recipe: Recipe, report: Report) -> Path:
 
 def pristine_of(checkout: Checkout, recipe: Recipe, report: Report = print) -> Path:
     """The unpacked release that `recipe` patches."""
-    destination = checkout.build / "trees" / f"{recipe.series.project}-{recipe.series.pin.version}"
+    destination = release_folder(checkout.build / "trees", recipe.series.project, recipe.artifact)
     if destination.is_dir():
         return destination
     report(f"fetching {recipe.artifact.file}")

@@ -22,6 +22,15 @@ from sm120.integration.refusal import Refusal
 from sm120.integration.series import Series
 
 
+def release_folder(trees: Path, project: str, artifact: Artifact) -> Path:
+    """Where below `trees` the unpacked `artifact` is.
+
+    Its hash is part of the name: wheels of one version for other Pythons or machines hold other files.
+    """
+    version = artifact.file.split("-")[1]
+    return trees / f"{project}-{version}-{artifact.sha256[:12]}"
+
+
 def pristine_tree(artifact: Path, pinned: Artifact, destination: Path) -> Path:
     """Unpack a wheel, checking every member against its RECORD.
 

@@ -20,6 +20,7 @@ import pytest
 from sm120.integration.doctor import diagnose
 from sm120.integration.identity import load_recipe
 from sm120.integration.runtime import site_packages
+from sm120.integration.upstream.releases import Release, release_tree
 
 from .conftest import PRISTINE, at, make_mini, make_wheel, runtime_state
 from .test_refusals import add_kernel
@@ -75,7 +76,7 @@ def test_the_wheel_agrees_with_its_own_record(built, tmp_path):
         record = next(name for name in names if name.endswith("RECORD"))
         listed = {line.split(",")[0] for line in archive.read(record).decode().splitlines()}
     assert listed == names
-    assert (built.checkout.build / "trees" / "alpha-1.0").is_dir()
+    assert built.pristine.is_dir()
 
 
 def test_nothing_changed_nothing_done(built):
@@ -105,6 +106,22 @@ def test_one_changed_patch_rebuilds_one_wheel_and_no_dependencies(built):
     assert all(after[name] == wheels[name] for name in after if name.startswith("beta"))
     assert len({name for name in after if name.startswith("alpha")} - set(wheels)) == 1
     assert {path: path.stat().st_mtime_ns for path in (built.checkout.build / "deps").iterdir()} == layers
+
+
+def test_another_wheel_of_the_same_version_is_unpacked_anew(built, monkeypatch):
+    """As of another Python or machine: the identity names its hash, so its files must be what is installed."""
+    before = built.pristine
+    built.release({**PRISTINE, "alpha/core.py": PRISTINE["alpha/core.py"] + "other_wheel = True\n"})
+    assert built.pristine.name.startswith("alpha-1.0-") and built.pristine != before
+    for name, value in built.environment.items():
+        monkeypatch.setenv(name, value)
+    artifact = load_recipe(built.checkout, "alpha").artifact
+    release = Release(version="1.0", file=artifact.file, sha256=artifact.sha256)
+    assert "other_wheel" in (release_tree(built.checkout, "alpha", release) / "alpha/core.py").read_text()
+    shutil.rmtree(built.pristine)
+    assert built.build().returncode == 0
+    assert "other_wheel" in (site_packages(built.checkout.runtime) / "alpha/core.py").read_text()
+    assert "other_wheel" not in (before / "alpha/core.py").read_text()
 
 
 def test_killed_at_any_moment_and_run_again(built):
@@ -242,7 +259,7 @@ def test_apply_patches_a_users_tree_or_leaves_it_alone(built, tmp_path):
     assert built.sm120("series", "refresh").returncode == 0
     assert built.build().returncode == 0
     mine = tmp_path / "mine"
-    shutil.copytree(built.checkout.build / "trees" / "alpha-1.0", mine)
+    shutil.copytree(built.pristine, mine)
     (mine / "alpha/notes.txt").write_text("mine")
     assert built.sm120("series", "apply", "alpha", str(mine)).returncode == 0
     (mine / "alpha/notes.txt").unlink()
@@ -266,7 +283,7 @@ def test_real_quilt_gives_the_same_tree(built, tmp_path):
     recipe = load_recipe(built.checkout, "alpha")
     assert built.build().returncode == 0
     ours = built.checkout.build / "trees" / recipe.name
-    theirs = quilt_tree(built.checkout, recipe, built.checkout.build / "trees" / "alpha-1.0", tmp_path / "quilt")
+    theirs = quilt_tree(built.checkout, recipe, built.pristine, tmp_path / "quilt")
     assert snapshot(ours) == snapshot(theirs)
 
 

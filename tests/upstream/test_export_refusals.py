@@ -45,7 +45,7 @@ def queue(mini):
     for slug in ("first", "second"):
         (probes / f"test_{slug}.py").write_text("import alpha\n\n\ndef test_it():\n    assert alpha\n")
     for name, text in foundation.PRISTINE.items():
-        path = mini.checkout.build / "trees" / "alpha-1.0" / name
+        path = mini.pristine / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return mini
@@ -88,7 +88,7 @@ def state(clone: Path, *, without: str = "") -> dict[str, object]:
 
 def closure_of(queue, slug: str = "second"):
     recipe = load_recipe(queue.checkout, "alpha")
-    return recipe, find_closure(queue.checkout, recipe.series, queue.checkout.build / "trees" / "alpha-1.0", slug)
+    return recipe, find_closure(queue.checkout, recipe.series, queue.pristine, slug)
 
 
 @pytest.mark.parametrize("detached", [False, True], ids=["on-a-branch", "detached"])
@@ -160,7 +160,7 @@ def test_a_folder_with_files_is_no_place_for_an_mbox(queue, tmp_path):
     (tmp_path / "mbox").mkdir()
     (tmp_path / "mbox" / "mine.txt").write_text("mine")
     with pytest.raises(Refusal, match=r"\[export-exists\]"):
-        export_mbox(queue.checkout, recipe, closure, queue.checkout.build / "trees" / "alpha-1.0", tmp_path / "mbox")
+        export_mbox(queue.checkout, recipe, closure, queue.pristine, tmp_path / "mbox")
     assert [path.name for path in (tmp_path / "mbox").iterdir()] == ["mine.txt"]
 
 

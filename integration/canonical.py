@@ -15,9 +15,9 @@ from pathlib import Path
 
 from sm120.integration.apply import applies_with_drift
 from sm120.integration.overlay import OverlayFile, place_overlay
-from sm120.integration.patch_file import SEPARATOR, Patch, parse_patch
+from sm120.integration.patch_file import SEPARATOR, Patch
 from sm120.integration.refusal import Refusal
-from sm120.integration.series import Series
+from sm120.integration.series import Series, write_patches
 from sm120.integration.tree import copy_touched
 
 DIFF = ("diff", "--no-color", "--no-ext-diff", "--full-index", "--unified=3", "--src-prefix=a/", "--dst-prefix=b/")
@@ -93,13 +93,7 @@ def refresh(series: Series, pristine: Path, overlay: list[OverlayFile]) -> list[
     Nothing is written unless the whole series applies.
     """
     texts = list(canonical_patches(series, pristine, overlay))
-    changed = []
-    for patch, text in texts:
-        data = text.encode(errors="surrogateescape")
-        if patch.path.read_bytes() != data:
-            aside = patch.path.with_suffix(".patch.tmp")
-            aside.write_bytes(data)
-            aside.replace(patch.path)
-            parse_patch(patch.path)
-            changed.append(patch.slug)
-    return changed
+    new = {patch.slug: text.encode(errors="surrogateescape") for patch, text in texts}
+    changed = {patch.slug: new[patch.slug] for patch, _ in texts if patch.path.read_bytes() != new[patch.slug]}
+    write_patches(series.folder, changed)
+    return list(changed)

@@ -19,11 +19,14 @@ import pytest
 
 from sm120.integration.doctor import diagnose
 from sm120.integration.identity import load_recipe
+from sm120.integration.patch_file import parse_patch
+from sm120.integration.refusal import Refusal
 from sm120.integration.runtime import site_packages
+from sm120.integration.series import write_patches
 from sm120.integration.upstream.releases import Release, release_tree
 
 from .conftest import PRISTINE, at, make_mini, make_wheel, runtime_state
-from .test_refusals import add_kernel
+from .test_refusals import add_fuzzy_patch, add_kernel
 
 HOOK = PRISTINE["alpha/core.py"].replace("line_30 = 30", "line_30 = 'hook'")
 
@@ -251,6 +254,88 @@ def test_save_refuses_a_rebase_that_is_not_finished(built, tmp_path):
     subprocess.run(rebase, cwd=work, check=True)
     assert "[workspace-rebase]" in built.sm120("series", "save", "alpha", str(work)).stderr
     assert {path.name: path.read_bytes() for path in built.folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("checkout", [["sm120-base"], ["-b", "trial", "sm120-base"]], ids=["detached", "branch"])
+def test_save_refuses_what_is_not_the_branch_of_the_series(built, tmp_path, checkout):
+    """There the patches that the branch goes on with would count as gone."""
+    work = tmp_path / "work"
+    assert built.sm120("series", "edit", "alpha", str(work)).returncode == 0
+    before = {path.name: path.read_bytes() for path in built.folder.iterdir()}
+    subprocess.run(["git", "checkout", "--quiet", *checkout], cwd=work, check=True)
+    result = built.sm120("series", "save", "alpha", str(work))
+    assert result.returncode == 2 and "[workspace-branch]" in result.stderr and "git checkout series" in result.stderr
+    subprocess.run(["git", "checkout", "--quiet", "series"], cwd=work, check=True)
+    subprocess.run(["git", "reset", "--quiet", "--hard", "sm120-base"], cwd=work, check=True)
+    assert "[workspace-empty]" in built.sm120("series", "save", "alpha", str(work)).stderr
+    assert {path.name: path.read_bytes() for path in built.folder.iterdir()} == before
+
+
+def test_save_keeps_the_patches_that_edit_did_not_come_to(built, tmp_path):
+    """`edit` stops at a patch that does not apply; mending that one must not cost those behind it."""
+    add_fuzzy_patch(built)
+    base = PRISTINE["alpha/tool.sh"]
+    built.patch("last", {"alpha/tool.sh": base + "echo more\n"})
+    last = (built.folder / "last.patch").read_bytes()
+    work = tmp_path / "work"
+    assert "[patch-conflict]" in built.sm120("series", "edit", "alpha", str(work)).stderr
+    before = {path.name: path.read_bytes() for path in built.folder.iterdir()}
+    assert built.sm120("series", "save", "alpha", str(work)).returncode == 0
+    assert {path.name: path.read_bytes() for path in built.folder.iterdir()} == before, "nothing was mended"
+
+    core = work / "alpha/core.py"
+    core.write_text(core.read_text().replace("line_20 = 20\n", "line_20 = 2020\n"))
+    message = parse_patch(built.folder / "needs-fuzz.patch").header + "Slug: needs-fuzz\n"
+    commit = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--all", "--message", message]
+    subprocess.run(commit, cwd=work, check=True)
+    result = built.sm120("series", "save", "alpha", str(work))
+    assert result.stdout.split() == ["first-change", "needs-fuzz", "last"], result.stderr
+    assert (built.folder / "last.patch").read_bytes() == last
+    assert built.build().returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a filesystem needs root")
+def test_save_from_another_file_system(built, tmp_path):
+    before = {path.name: path.read_bytes() for path in built.folder.iterdir()}
+    mount = tmp_path / "memory"
+    mount.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", mount], check=True)
+    try:
+        work = mount / "work"
+        assert built.sm120("series", "edit", "alpha", str(work)).returncode == 0
+        result = built.sm120("series", "save", "alpha", str(work))
+        assert (result.returncode, result.stdout) == (0, "first-change\n"), result.stderr
+    finally:
+        subprocess.run(["umount", "--lazy", mount], check=True)
+    assert {path.name: path.read_bytes() for path in built.folder.iterdir()} == before
+    assert [path.name for path in built.checkout.patches.iterdir()] == ["alpha"], "nothing is left aside"
+
+
+def test_a_series_that_cannot_be_written_whole_is_not_written(built):
+    good = (built.folder / "first-change.patch").read_bytes()
+    before = {path.name: path.read_bytes() for path in built.folder.iterdir()}
+    changed = good.replace(b"without it", b"without that")
+    with pytest.raises(Refusal, match="header-end"):
+        write_patches(built.folder, {"first-change": changed, "second-change": b"no patch\n"}, ["second-change"])
+    assert {path.name: path.read_bytes() for path in built.folder.iterdir()} == before
+    assert [path.name for path in built.checkout.patches.iterdir()] == ["alpha"]
+
+
+def test_a_description_that_ends_a_line_like_the_separator_stays_whole(built, tmp_path):
+    """Only the line `---` ends a header; what `refresh` and `save` cut off there was lost."""
+    text = "a table\n | old | new |\n -------\n behind it"
+    path = built.patch("drawn", {"alpha/tool.sh": PRISTINE["alpha/tool.sh"] + "echo more\n"}, Description=text)
+    path.write_text(path.read_text().replace("@@ -1,2 +1,3 @@", "@@ -1,2 +1,3 @@ main"))
+    header = parse_patch(path).header
+    assert header.endswith("Evidence: cpu\n") and path.read_text().startswith(header + "---\ndiff --git ")
+    result = built.sm120("series", "refresh")
+    assert (result.returncode, result.stdout) == (0, "rewritten: drawn\n"), result.stderr
+    assert parse_patch(path).header == header
+    before = path.read_bytes()
+    work = tmp_path / "work"
+    assert built.sm120("series", "edit", "alpha", str(work)).returncode == 0
+    assert built.sm120("series", "save", "alpha", str(work)).returncode == 0
+    assert path.read_bytes() == before
 
 
 def test_apply_patches_a_users_tree_or_leaves_it_alone(built, tmp_path):

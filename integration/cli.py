@@ -195,10 +195,13 @@ def probe(
     from sm120.integration.tree import patched_tree
 
     checkout = find_checkout()
+    recipes = [load_recipe(checkout, name) for name in checkout.projects()]
+    named = [(recipe, [p for p in recipe.series.patches if slug in (p.project, p.slug)]) for recipe in recipes]
+    if slug not in checkout.projects() and not any(patches for _, patches in named):
+        known = [*checkout.projects(), *(patch.slug for recipe in recipes for patch in recipe.series.patches)]
+        raise Refusal("unknown-slug", f"no patch or project is called {slug!r}; there are: {', '.join(known)}")
     bad = 0
-    for name in checkout.projects():
-        recipe = load_recipe(checkout, name)
-        patches = [patch for patch in recipe.series.patches if slug in (name, patch.slug)]
+    for recipe, patches in named:
         if not patches:
             continue
         pristine = pristine_of(checkout, recipe)

@@ -66,6 +66,19 @@ def test_same_inputs_give_the_same_bytes(tmp_path):
     assert wheels[0].read_bytes() == wheels[1].read_bytes()
 
 
+def test_a_users_attributes_do_not_change_a_line_end(mini, tmp_path):
+    """Git reads them from their usual place even where it reads no configuration."""
+    (tmp_path / "config" / "git").mkdir(parents=True)
+    (tmp_path / "config" / "git" / "attributes").write_text("* text eol=crlf\n")
+    mini.patch("hook", {"alpha/core.py": HOOK, "alpha/new.py": "new = 1\n"})
+    assert mini.build(XDG_CONFIG_HOME=str(tmp_path / "config"), HOME=str(tmp_path)).returncode == 0
+    installed = site_packages(mini.checkout.runtime)
+    assert (installed / "alpha/core.py").read_bytes() == HOOK.encode()
+    assert (installed / "alpha/new.py").read_bytes() == b"new = 1\n"
+    refresh = mini.sm120("series", "refresh", "--check", XDG_CONFIG_HOME=str(tmp_path / "config"))
+    assert refresh.returncode == 0, refresh.stdout + refresh.stderr
+
+
 def test_the_wheel_agrees_with_its_own_record(built, tmp_path):
     (wheel,) = (built.checkout.build / "wheels").rglob("*.whl")
     result = subprocess.run(

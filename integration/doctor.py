@@ -16,7 +16,7 @@ from typing import Any
 
 from sm120.integration.checkout import Checkout
 from sm120.integration.fetch import free_bytes, sha256_of
-from sm120.integration.runtime import site_packages
+from sm120.integration.runtime import has_layer, site_packages
 from sm120.integration.tool_output import tool_lines
 
 SM120 = "12.0"
@@ -93,6 +93,9 @@ def _contents(checkout: Checkout, manifest: dict[str, Any], found: Diagnosis) ->
     """Compare what is installed with `runtime.json`, file by file; nothing is taken on trust from version strings."""
     home = checkout.runtime.resolve()
     installed = site_packages(home)
+    if not has_layer(home, manifest["deps"]):
+        path = checkout.build / "deps" / manifest["deps"]
+        found.drift.append(f"the packages that the runtime runs on are not there ({path}): make runtime")
     for project, record in sorted(manifest["projects"].items()):
         drifted = {
             target

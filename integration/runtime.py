@@ -35,6 +35,7 @@ from sm120.integration.wheels import repack
 Report = Callable[[str], None]
 KEPT_RUNTIMES = 2
 PROOF = "proof.json"
+LAYER_COMPLETE = "complete"
 # A comment in a lock: this requirement first, with whatever it asks for. An index that serves torch only as a CUDA
 # build brings the libraries that it links in this way; a CPU build asks for nothing more than the lock lists.
 WITH_DEPENDENCIES = "# with dependencies:"
@@ -128,11 +129,17 @@ def pristine_of(checkout: Checkout, recipe: Recipe, report: Report = print) -> P
 
 
 def is_complete(home: Path, identity: str) -> bool:
-    """Whether `home` was installed to the end: `runtime.json` is written last."""
+    """Whether `home` was installed to the end (`runtime.json` is written last) and what it runs on is there."""
     try:
-        return json.loads((home / "runtime.json").read_text())["identity"] == identity
-    except (OSError, ValueError, KeyError):
+        manifest = json.loads((home / "runtime.json").read_text())
+        return manifest["identity"] == identity and has_layer(home, manifest["deps"])
+    except (OSError, ValueError, KeyError, TypeError):
         return False
+
+
+def has_layer(home: Path, deps: str) -> bool:
+    """Whether the dependency layer `deps` beside the runtimes is there and was installed to the end."""
+    return (home.resolve().parents[1] / "deps" / deps / LAYER_COMPLETE).is_file()
 
 
 @contextmanager
@@ -163,7 +170,7 @@ def _dependency_layer(checkout: Checkout, flavor: str, lock: Path, report: Repor
     """A venv with exactly the lock's packages, shared by runtimes, so that a changed patch costs seconds."""
     key = digest([sha256_of(lock), platform.python_version(), platform.machine()])[:12]
     home = checkout.build / "deps" / f"{flavor}-{key}"
-    complete = home / "complete"
+    complete = home / LAYER_COMPLETE
     if complete.is_file():
         return home
     shutil.rmtree(home, ignore_errors=True)
@@ -209,12 +216,15 @@ def link_test_layer(checkout: Checkout) -> None:
     """Give the tool's own environment the current runtime's dependency layer: kernel tests and probes need torch.
 
     Raises:
-        Refusal: `runtime-missing` when there is no runtime yet.
+        Refusal: `runtime-missing` when there is no runtime yet, or its layer is gone.
     """
     try:
         deps = json.loads((checkout.runtime / "runtime.json").read_text())["deps"]
     except FileNotFoundError:
         raise Refusal("runtime-missing", "no runtime", path=checkout.runtime, fix="make runtime") from None
+    if not has_layer(checkout.runtime, deps):
+        path = checkout.build / "deps" / deps
+        raise Refusal("runtime-missing", "the runtime's dependency layer is not there", path=path, fix="make runtime")
     link_layer(Path(sys.prefix), checkout.build / "deps" / deps)
 
 
@@ -324,8 +334,15 @@ def _point(link: Path, home: Path) -> None:
 
 
 def _prune(checkout: Checkout, current: Path) -> None:
-    """Keep the current runtime and the newest others, and the dependency layers that those use."""
-    runtimes = sorted((checkout.build / "runtimes").iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+    """Keep the current runtime and the newest others, and the dependency layers that those use.
+
+    One that was never proven, or whose proof failed, is kept only where no proven one wants its place.
+    """
+
+    def worth(home: Path) -> tuple[bool, bool, float]:
+        return (home / PROOF).is_file(), (home / "runtime.json").is_file(), home.stat().st_mtime
+
+    runtimes = sorted((checkout.build / "runtimes").iterdir(), key=worth, reverse=True)
     kept = [current, *[path for path in runtimes if path != current][: KEPT_RUNTIMES - 1]]
     for path in runtimes:
         if path not in kept:

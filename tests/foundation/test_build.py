@@ -21,7 +21,7 @@ from sm120.integration.doctor import diagnose
 from sm120.integration.identity import load_recipe
 from sm120.integration.patch_file import parse_patch
 from sm120.integration.refusal import Refusal
-from sm120.integration.runtime import site_packages
+from sm120.integration.runtime import build_runtime, link_test_layer, site_packages
 from sm120.integration.series import write_patches
 from sm120.integration.upstream.releases import Release, release_tree
 
@@ -214,6 +214,50 @@ def test_doctor_sees_drift_by_hash(built):
     assert any("alpha/tool.sh differs from the wheel's RECORD" in line for line in found.drift)
     result = built.sm120("doctor")
     assert result.returncode == 1 and "drifted: alpha/core.py" in result.stdout
+
+
+@pytest.mark.parametrize("loss", ["layer", "mark"])
+def test_a_runtime_without_its_dependencies_is_not_up_to_date(built, loss, monkeypatch, tmp_path):
+    """`build/deps` may be deleted to free space, and an interrupted installation has no mark of completeness."""
+    (layer,) = (built.checkout.build / "deps").iterdir()
+    if loss == "layer":
+        shutil.rmtree(layer)
+    else:
+        (layer / "complete").unlink()
+    found = diagnose(built.checkout)
+    assert len(found.drift) == 1 and layer.name in found.drift[0] and "make runtime" in found.drift[0]
+    assert built.sm120("doctor").returncode == 1
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
+    site_packages(tmp_path / "venv").mkdir(parents=True)
+    with pytest.raises(Refusal, match=r"(?s)\[runtime-missing\].*make runtime"):
+        link_test_layer(built.checkout)
+    monkeypatch.undo()
+    result = built.build()
+    assert result.returncode == 0 and "is up to date" not in result.stdout, result.stdout
+    assert (layer / "complete").is_file() and diagnose(built.checkout).drift == []
+
+
+def test_a_runtime_whose_proof_failed_does_not_push_out_a_proven_one(built, monkeypatch):
+    """After a good, a failed and a good one it is the first good one that a return would want."""
+    for name, value in built.environment.items():
+        monkeypatch.setenv(name, value)
+
+    def build(verdict: int) -> str:
+        def prove(home: Path, rows: Path) -> int:
+            rows.write_text("[]")
+            return verdict
+
+        with contextlib.suppress(Refusal):
+            build_runtime(built.checkout, "none", lambda line: None, prove)
+        return max((built.checkout.build / "runtimes").iterdir(), key=lambda home: home.stat().st_mtime).name
+
+    first = build(0)
+    built.patch("failing", {"alpha/tool.sh": "#!/bin/sh\nexit 1\n"})
+    failed = build(1)
+    assert built.checkout.runtime.resolve().name == first != failed
+    built.patch("hook", {"alpha/core.py": HOOK})
+    last = build(0)
+    assert {home.name for home in (built.checkout.build / "runtimes").iterdir()} == {first, last}
 
 
 def test_doctor_without_a_runtime_or_gpu_is_no_error(mini):

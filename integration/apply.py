@@ -18,10 +18,12 @@ def apply_patch(tree: Path, patch: Patch) -> None:
 
     Raises:
         Refusal: `patch-conflict` (context does not match), `patch-drift` (it matches at another line),
-            `patch-exists`, `patch-symlink`, each with file and line.
+            `patch-exists`, `patch-symlink`, each with file and line; `disk-full`.
     """
     result = _git_apply(tree, patch.path)
     if result.returncode != 0:
+        if "No space left" in result.stderr:
+            raise Refusal("disk-full", f"no space left while applying {patch.slug}", path=tree)
         raise _conflict(patch, result.stderr)
     if drift := _drift(patch, result.stderr):
         raise drift

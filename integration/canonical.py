@@ -27,7 +27,7 @@ def git(folder: Path, *arguments: str) -> str:
     """Run git in `folder` without the user's configuration and return its standard output.
 
     Raises:
-        Refusal: `git-failed` with git's own message.
+        Refusal: `git-failed` with git's own message; `disk-full`.
     """
     environment = git_environment.isolated()
     for role in ("AUTHOR", "COMMITTER"):
@@ -45,6 +45,8 @@ def git(folder: Path, *arguments: str) -> str:
         errors="surrogateescape",
     )
     if result.returncode != 0:
+        if "No space left" in result.stderr:
+            raise Refusal("disk-full", f"no space left for git {arguments[0]}", path=folder)
         raise Refusal("git-failed", f"git {arguments[0]}: {result.stderr.strip()}", path=folder)
     return result.stdout
 

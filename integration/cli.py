@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import sys
 import time
 from pathlib import Path
@@ -39,12 +40,19 @@ Project = Annotated[str | None, typer.Argument(help="sglang, flashinfer or nixl;
 
 
 def main() -> None:
-    """Entry point: a refusal becomes its message and exit code 2."""
+    """Entry point: a refusal becomes its message and exit code 2; 1 is left to commands whose check said no."""
     try:
         app()
+        return
     except Refusal as refusal:
-        make_console(stderr=True).print(f"error: {refusal}", markup=False, soft_wrap=True)
-        sys.exit(2)
+        said = refusal
+    except OSError as error:
+        full = error.errno == errno.ENOSPC
+        said = Refusal("disk-full" if full else "os-error", error.strerror or str(error), path=error.filename)
+    except UnicodeError as error:
+        said = Refusal("text-encoding", f"not text that can be read: {error}")
+    make_console(stderr=True).print(f"error: {said}", markup=False, soft_wrap=True)
+    sys.exit(2)
 
 
 @app.command()
@@ -54,7 +62,6 @@ def runtime(
 ) -> None:
     """Build the patched runtime in build/runtime."""
     from sm120.integration.prove.prove import prove as serve_and_compare
-    from sm120.integration.prove.server import ServerFailed
     from sm120.integration.runtime import build_runtime
 
     started = time.monotonic()
@@ -67,7 +74,7 @@ def runtime(
         report("proving that it serves")
         try:
             return serve_and_compare(home, json=rows, work=checkout.build / "prove", console=console)
-        except ServerFailed as error:
+        except (RuntimeError, ValueError) as error:  # a server, a script of the proof, or what they answered
             raise Refusal("proof-failed", str(error), path=checkout.build / "prove") from None
 
     build_runtime(checkout, flavor, report, proof if prove else None)

@@ -79,7 +79,11 @@ def _load_manifest(checkout: Checkout, found: Diagnosis) -> dict[str, Any] | Non
         found.runtime.append(("runtime", "none installed"))
         found.missing.append("an installed runtime: make runtime")
         return None
-    manifest = json.loads(path.read_text())
+    try:
+        manifest = json.loads(path.read_text())
+    except ValueError as error:
+        found.drift.append(f"{path} does not read ({error}): make runtime")
+        return None
     found.runtime.append(("identity", manifest["identity"][:12]))
     found.runtime.append(("flavor", manifest["ingredients"]["flavor"]))
     for name, version in sorted(manifest["versions"].items()):

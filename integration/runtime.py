@@ -197,7 +197,10 @@ def _make_venv(home: Path) -> None:
     base = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
     result = subprocess.run([str(base), "-m", "venv", "--without-pip", str(home)], capture_output=True, text=True)
     if result.returncode != 0:
-        raise Refusal("venv-failed", (result.stdout + result.stderr).strip(), fix="install Python's venv module")
+        said = (result.stdout + result.stderr).strip()
+        if "No space left" in said:
+            raise Refusal("disk-full", "no space left while making an environment", path=home)
+        raise Refusal("venv-failed", said, fix="install Python's venv module")
 
 
 def site_packages(home: Path) -> Path:
@@ -222,6 +225,9 @@ def link_test_layer(checkout: Checkout) -> None:
         deps = json.loads((checkout.runtime / "runtime.json").read_text())["deps"]
     except FileNotFoundError:
         raise Refusal("runtime-missing", "no runtime", path=checkout.runtime, fix="make runtime") from None
+    except (ValueError, KeyError, TypeError) as error:
+        why = f"its runtime.json does not read: {error}"
+        raise Refusal("runtime-missing", why, path=checkout.runtime, fix="make runtime") from None
     if not has_layer(checkout.runtime, deps):
         path = checkout.build / "deps" / deps
         raise Refusal("runtime-missing", "the runtime's dependency layer is not there", path=path, fix="make runtime")
@@ -297,10 +303,10 @@ def _installed_versions(home: Path) -> dict[str, str]:
         "    except m.PackageNotFoundError: pass\n"
         "print(json.dumps(found))"
     )
-    output = subprocess.run(
-        [str(home / "bin" / "python"), "-c", code, *names], capture_output=True, text=True, check=True
-    )
-    return json.loads(output.stdout)
+    result = subprocess.run([str(home / "bin" / "python"), "-c", code, *names], capture_output=True, text=True)
+    if result.returncode != 0:
+        raise Refusal("venv-failed", f"the new runtime's Python does not run: {result.stderr.strip()}", path=home)
+    return json.loads(result.stdout)
 
 
 def _write_launcher(home: Path, deps: Path, identity: str) -> None:

@@ -12,6 +12,7 @@ from sm120.integration.checkout import Checkout
 from sm120.integration.identity import Recipe
 from sm120.integration.overlay import place_overlay
 from sm120.integration.patch_file import SEPARATOR, SLUG, parse_patch
+from sm120.integration.pin import load_pin
 from sm120.integration.refusal import Refusal
 from sm120.integration.runtime import pristine_of
 from sm120.integration.series import write_patches
@@ -28,11 +29,11 @@ def edit(checkout: Checkout, recipe: Recipe, folder: Path) -> int:
     The commit message is the patch's header plus a `Slug:` line. Returns the number of patch commits.
 
     Raises:
-        Refusal: `workspace-exists` when `folder` is not empty; `patch-conflict` and its kind. The commits up to a
+        Refusal: `workspace-exists` when `folder` is no folder or not empty; `patch-conflict` and its kind. The commits up to a
             refused patch stay, so that it can be mended there.
     """
-    if folder.exists() and any(folder.iterdir()):
-        raise Refusal("workspace-exists", "is not empty", path=folder, fix="name a new folder")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise Refusal("workspace-exists", "is not an empty folder", path=folder, fix="name a new folder")
     shutil.copytree(pristine_of(checkout, recipe), folder, dirs_exist_ok=True, symlinks=True)
     place_overlay(folder, recipe.overlay)
     git(folder, "init", "--quiet", f"--initial-branch={BRANCH}")
@@ -62,6 +63,9 @@ def save(checkout: Checkout, project: str, folder: Path) -> list[str]:
             saved; and what a patch is refused for.
     """
     target = checkout.patches / project
+    load_pin(target)  # refused where there is no such project
+    if not folder.is_dir():
+        raise Refusal("workspace-missing", "no such folder", path=folder, fix=f"sm120 series edit {project} {folder}")
     try:
         commits = git(folder, "rev-list", "--reverse", f"{BASE_TAG}..HEAD").split()
     except Refusal:

@@ -84,10 +84,10 @@ def export_mbox(
     """Write the commits as `git am` takes them, made on the pinned release laid out as upstream has it.
 
     Raises:
-        Refusal: `export-exists` when `folder` is not empty; `export-clone` when git has no identity.
+        Refusal: `export-exists` when `folder` is no folder or not empty; `export-clone` when git has no identity.
     """
-    if folder.exists() and any(folder.iterdir()):
-        raise Refusal("export-exists", "is not empty", path=folder, fix="name a new folder")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise Refusal("export-exists", "is not an empty folder", path=folder, fix="name a new folder")
     with tempfile.TemporaryDirectory(prefix="sm120-export-") as name:
         clone = release_clone(recipe, pristine, closure.patches, Path(name) / "clone")
         made = export_onto(checkout, recipe, closure, clone, signoff=signoff)

@@ -210,9 +210,14 @@ def site_packages(home: Path) -> Path:
 def link_layer(home: Path, deps: Path) -> None:
     """Make the packages of the layer `deps` importable in the venv `home`, behind its own."""
     # addsitedir, not a bare path line: the layer's own .pth files must be read too.
-    (site_packages(home) / "dependency_layer.pth").write_text(
-        f"import site; site.addsitedir({str(site_packages(deps))!r})\n"
-    )
+    line = f"import site; site.addsitedir({str(site_packages(deps))!r})\n"
+    path = site_packages(home) / "dependency_layer.pth"
+    if path.is_file() and path.read_text() == line:
+        return
+    # In one step: a Python that starts at this moment reads the file whole.
+    with tempfile.TemporaryDirectory(prefix=".layer-", dir=path.parent) as aside:
+        (Path(aside) / path.name).write_text(line)
+        (Path(aside) / path.name).replace(path)
 
 
 def link_test_layer(checkout: Checkout) -> None:

@@ -5,6 +5,10 @@ SM120 := build/dev/bin/sm120
 # The toolkit as Python packages, for a machine without nvcc. nvcc links from lib64, which the packages call lib.
 TOOLKIT = $(CURDIR)/build/dev/lib/python3.*/site-packages/nvidia/cu13
 
+# What CMake compiles into the editable install: an edit of it must not be tested with the binaries of before.
+COMPILED := $(wildcard $(foreach type,cu cuh cpp h def,kernels/*/*.$(type) kernels/_lib/simt/*.$(type))) \
+            $(wildcard cmake/*)
+
 .PHONY: runtime test test-long lint clean
 
 runtime: build/dev/.installed
@@ -29,7 +33,7 @@ lint: build/dev/.tested
 	build/dev/bin/mypy kernels --exclude /tests/
 
 # The tool's environment; the editable install also builds the kernels' host modules.
-build/dev/.installed: pyproject.toml CMakeLists.txt
+build/dev/.installed: pyproject.toml CMakeLists.txt $(COMPILED)
 	$(PYTHON) -m venv build/dev
 	build/dev/bin/python -m pip install --quiet --disable-pip-version-check --editable .
 	touch $@

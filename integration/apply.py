@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from pathlib import Path
 
+from sm120.integration import git_environment
 from sm120.integration.patch_file import Patch
 from sm120.integration.refusal import Refusal
 
@@ -18,10 +18,12 @@ def apply_patch(tree: Path, patch: Patch) -> None:
 
     Raises:
         Refusal: `patch-conflict` (context does not match), `patch-drift` (it matches at another line),
-            `patch-exists`, `patch-symlink`, each with file and line.
+            `patch-exists`, `patch-symlink`, each with file and line; `disk-full`.
     """
     result = _git_apply(tree, patch.path)
     if result.returncode != 0:
+        if "No space left" in result.stderr:
+            raise Refusal("disk-full", f"no space left while applying {patch.slug}", path=tree)
         raise _conflict(patch, result.stderr)
     if drift := _drift(patch, result.stderr):
         raise drift
@@ -38,15 +40,12 @@ def apply_mode(tree: Path, patch_file: Path, *options: str) -> subprocess.Comple
 
 
 def _git_apply(tree: Path, patch_file: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    # Inside another repository `git apply` silently skips paths outside its own folder: hide that repository.
-    environment = dict(os.environ, LC_ALL="C", GIT_CEILING_DIRECTORIES=str(tree.resolve().parent))
-    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"):
-        environment.pop(name, None)
-    command = ["git", "-c", "core.autocrlf=false", "apply", "-p1", "--verbose", "--whitespace=nowarn", *options]
+    command = ["git", *git_environment.OPTIONS, "apply", "-p1", "--verbose", *options]
     return subprocess.run(
         [*command, patch_file.resolve()],
         cwd=tree,
-        env=environment,
+        # Inside another repository `git apply` silently skips paths outside its own folder: hide that repository.
+        env=git_environment.isolated() | {"GIT_CEILING_DIRECTORIES": str(tree.resolve().parent)},
         text=True,
         capture_output=True,
     )

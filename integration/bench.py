@@ -32,7 +32,7 @@ console = make_console()
 
 
 @app.command("pipeline")
-def pipeline(rounds: Annotated[int, typer.Option(help="runs of each, in alternation")] = 7) -> None:
+def pipeline(rounds: Annotated[int, typer.Option(min=1, help="runs of each, in alternation")] = 7) -> None:
     """Apply the series beside `quilt push -a`, a warm `sm120 runtime`, and one project's wheel."""
     checkout = find_checkout()
     table = Table("what", "ours, median (min to max)", "quilt, median (min to max)", "ratio", title_justify="left")
@@ -90,12 +90,19 @@ def _apply_against_quilt(checkout: Checkout, recipe: Recipe, rounds: int) -> tup
 def _quilt_push(tree: Path) -> None:
     environment = os.environ | {"QUILT_PATCHES": "patches", "QUILTRC": "-"}
     command = ["quilt", "push", "-a", "--fuzz=0", "-q"]
-    subprocess.run(command, cwd=tree, env=environment, check=True, capture_output=True)
+    _run(command, tree, environment)
 
 
 def _warm(checkout: Checkout) -> None:
     command = [sys.executable, "-c", "from sm120.integration.cli import main; main()", "runtime"]
-    subprocess.run(command, cwd=checkout.root, check=True, capture_output=True)
+    _run(command, checkout.root, dict(os.environ))
+
+
+def _run(command: list[str], folder: Path, environment: dict[str, str]) -> None:
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    if result.returncode != 0:
+        said = (result.stdout + result.stderr).strip().splitlines() or ["it said nothing"]
+        raise Refusal("bench-failed", f"{command[0]} ended with {result.returncode}: {said[-1]}", path=folder)
 
 
 def _repack_once(checkout: Checkout, recipe: Recipe) -> float:

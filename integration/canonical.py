@@ -6,46 +6,47 @@ really changed.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from sm120.integration import git_environment
 from sm120.integration.apply import applies_with_drift
 from sm120.integration.overlay import OverlayFile, place_overlay
-from sm120.integration.patch_file import SEPARATOR, Patch, parse_patch
+from sm120.integration.patch_file import SEPARATOR, Patch
 from sm120.integration.refusal import Refusal
-from sm120.integration.series import Series
+from sm120.integration.series import Series, write_patches
 from sm120.integration.tree import copy_touched
 
 DIFF = ("diff", "--no-color", "--no-ext-diff", "--full-index", "--unified=3", "--src-prefix=a/", "--dst-prefix=b/")
-# A user's own git configuration must not change one byte of what we write.
-CONFIG = ("core.quotepath=true", "core.autocrlf=false", "diff.renames=true", "diff.algorithm=myers")
 
 
 def git(folder: Path, *arguments: str) -> str:
     """Run git in `folder` without the user's configuration and return its standard output.
 
     Raises:
-        Refusal: `git-failed` with git's own message.
+        Refusal: `git-failed` with git's own message; `disk-full`.
     """
-    options = [part for entry in CONFIG for part in ("-c", entry)]
-    environment = dict(os.environ, LC_ALL="C", GIT_CONFIG_GLOBAL=os.devnull, GIT_CONFIG_NOSYSTEM="1")
+    environment = git_environment.isolated()
     for role in ("AUTHOR", "COMMITTER"):
         environment |= {
             f"GIT_{role}_NAME": "sm120-runtime",
             f"GIT_{role}_EMAIL": "patches@localhost",
             f"GIT_{role}_DATE": "2000-01-01T00:00:00Z",
         }
-    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"):
-        environment.pop(name, None)
     # core.quotepath keeps the output ASCII except for file contents; those stay bytes-clean through surrogateescape.
     result = subprocess.run(
-        ["git", *options, *arguments], cwd=folder, env=environment, capture_output=True, errors="surrogateescape"
+        ["git", *git_environment.OPTIONS, *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        errors="surrogateescape",
     )
     if result.returncode != 0:
+        if "No space left" in result.stderr:
+            raise Refusal("disk-full", f"no space left for git {arguments[0]}", path=folder)
         raise Refusal("git-failed", f"git {arguments[0]}: {result.stderr.strip()}", path=folder)
     return result.stdout
 
@@ -93,13 +94,7 @@ def refresh(series: Series, pristine: Path, overlay: list[OverlayFile]) -> list[
     Nothing is written unless the whole series applies.
     """
     texts = list(canonical_patches(series, pristine, overlay))
-    changed = []
-    for patch, text in texts:
-        data = text.encode(errors="surrogateescape")
-        if patch.path.read_bytes() != data:
-            aside = patch.path.with_suffix(".patch.tmp")
-            aside.write_bytes(data)
-            aside.replace(patch.path)
-            parse_patch(patch.path)
-            changed.append(patch.slug)
-    return changed
+    new = {patch.slug: text.encode(errors="surrogateescape") for patch, text in texts}
+    changed = {patch.slug: new[patch.slug] for patch, _ in texts if patch.path.read_bytes() != new[patch.slug]}
+    write_patches(series.folder, changed)
+    return list(changed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import sys
 import time
 from pathlib import Path
@@ -39,12 +40,19 @@ Project = Annotated[str | None, typer.Argument(help="sglang, flashinfer or nixl;
 
 
 def main() -> None:
-    """Entry point: a refusal becomes its message and exit code 2."""
+    """Entry point: a refusal becomes its message and exit code 2; 1 is left to commands whose check said no."""
     try:
         app()
+        return
     except Refusal as refusal:
-        make_console(stderr=True).print(f"error: {refusal}", markup=False, soft_wrap=True)
-        sys.exit(2)
+        said = refusal
+    except OSError as error:
+        full = error.errno == errno.ENOSPC
+        said = Refusal("disk-full" if full else "os-error", error.strerror or str(error), path=error.filename)
+    except UnicodeError as error:
+        said = Refusal("text-encoding", f"not text that can be read: {error}")
+    make_console(stderr=True).print(f"error: {said}", markup=False, soft_wrap=True)
+    sys.exit(2)
 
 
 @app.command()
@@ -54,7 +62,6 @@ def runtime(
 ) -> None:
     """Build the patched runtime in build/runtime."""
     from sm120.integration.prove.prove import prove as serve_and_compare
-    from sm120.integration.prove.server import ServerFailed
     from sm120.integration.runtime import build_runtime
 
     started = time.monotonic()
@@ -67,7 +74,7 @@ def runtime(
         report("proving that it serves")
         try:
             return serve_and_compare(home, json=rows, work=checkout.build / "prove", console=console)
-        except ServerFailed as error:
+        except (RuntimeError, ValueError) as error:  # a server, a script of the proof, or what they answered
             raise Refusal("proof-failed", str(error), path=checkout.build / "prove") from None
 
     build_runtime(checkout, flavor, report, proof if prove else None)
@@ -195,10 +202,13 @@ def probe(
     from sm120.integration.tree import patched_tree
 
     checkout = find_checkout()
+    recipes = [load_recipe(checkout, name) for name in checkout.projects()]
+    named = [(recipe, [p for p in recipe.series.patches if slug in (p.project, p.slug)]) for recipe in recipes]
+    if slug not in checkout.projects() and not any(patches for _, patches in named):
+        known = [*checkout.projects(), *(patch.slug for recipe in recipes for patch in recipe.series.patches)]
+        raise Refusal("unknown-slug", f"no patch or project is called {slug!r}; there are: {', '.join(known)}")
     bad = 0
-    for name in checkout.projects():
-        recipe = load_recipe(checkout, name)
-        patches = [patch for patch in recipe.series.patches if slug in (name, patch.slug)]
+    for recipe, patches in named:
         if not patches:
             continue
         pristine = pristine_of(checkout, recipe)

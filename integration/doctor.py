@@ -16,7 +16,7 @@ from typing import Any
 
 from sm120.integration.checkout import Checkout
 from sm120.integration.fetch import free_bytes, sha256_of
-from sm120.integration.runtime import site_packages
+from sm120.integration.runtime import has_layer, site_packages
 from sm120.integration.tool_output import tool_lines
 
 SM120 = "12.0"
@@ -79,7 +79,11 @@ def _load_manifest(checkout: Checkout, found: Diagnosis) -> dict[str, Any] | Non
         found.runtime.append(("runtime", "none installed"))
         found.missing.append("an installed runtime: make runtime")
         return None
-    manifest = json.loads(path.read_text())
+    try:
+        manifest = json.loads(path.read_text())
+    except ValueError as error:
+        found.drift.append(f"{path} does not read ({error}): make runtime")
+        return None
     found.runtime.append(("identity", manifest["identity"][:12]))
     found.runtime.append(("flavor", manifest["ingredients"]["flavor"]))
     for name, version in sorted(manifest["versions"].items()):
@@ -93,6 +97,9 @@ def _contents(checkout: Checkout, manifest: dict[str, Any], found: Diagnosis) ->
     """Compare what is installed with `runtime.json`, file by file; nothing is taken on trust from version strings."""
     home = checkout.runtime.resolve()
     installed = site_packages(home)
+    if not has_layer(home, manifest["deps"]):
+        path = checkout.build / "deps" / manifest["deps"]
+        found.drift.append(f"the packages that the runtime runs on are not there ({path}): make runtime")
     for project, record in sorted(manifest["projects"].items()):
         drifted = {
             target

@@ -31,7 +31,7 @@ def fetch(artifact: Artifact, cache: Path, *, any_interpreter: bool = False) -> 
     if path.is_file():
         if sha256_of(path) == artifact.sha256:
             return path
-        path.unlink()
+        path.unlink(missing_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as name:
         aside = Path(name)

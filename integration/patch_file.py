@@ -61,6 +61,8 @@ class Patch:
     path: Path
     project: str
     fields: dict[str, str]
+    header: str
+    """Header text as it stands in the file, up to, not including, the line of the separator."""
     diff: str
     diff_line: int
     """1-based line in the file where the diff starts."""
@@ -98,11 +100,6 @@ class Patch:
     @property
     def sha256(self) -> str:
         return hashlib.sha256(self.path.read_bytes()).hexdigest()
-
-    @property
-    def header(self) -> str:
-        """Header text up to, not including, the separator."""
-        return self.path.read_text().split(SEPARATOR, 1)[0]
 
     @property
     def touched(self) -> list[str]:
@@ -158,7 +155,7 @@ def parse_patch(path: Path) -> Patch:
         raise Refusal("patch-syntax", f"not a unified diff: {error}", path=path, line=separator + 2) from None
     if not files:
         raise Refusal("patch-empty", "the diff changes no file", path=path, line=separator + 1)
-    return Patch(path, path.parent.name, fields, diff, separator + 2, files)
+    return Patch(path, path.parent.name, fields, "".join(lines[:separator]), diff, separator + 2, files)
 
 
 def _names(value: str) -> list[str]:

@@ -132,15 +132,26 @@ def _count(file: Path, cases: list[ElementTree.Element], root: Path) -> ProbeRes
     counts = {"failure": 0, "error": 0, "skipped": 0, "passed": 0}
     failures = []
     for case in cases:
-        named = case.get("file") == relative or case.get("name", "").startswith(relative)
-        module = relative.removesuffix(".py").replace("/", ".")
-        if not named and not (case.get("classname") or "").startswith(module) and case.get("name") != module:
+        if not _is_of(case, relative):
             continue
         outcome = next((child for child in case if child.tag in counts), None)
         counts[outcome.tag if outcome is not None else "passed"] += 1
         if outcome is not None and outcome.tag != "skipped":
             failures.append(f"{case.get('name')}: {_reason(outcome)}")
     return ProbeResult(counts["passed"], counts["failure"], counts["error"], counts["skipped"], tuple(failures))
+
+
+def _is_of(case: ElementTree.Element, relative: str) -> bool:
+    """Whether `case` is a test of the file `relative` or its collection; whole names only: many begin as another does."""
+    module = relative.removesuffix(".py").replace("/", ".")
+    name, classname = case.get("name") or "", case.get("classname") or ""
+    return (
+        case.get("file") == relative
+        or name in (relative, module)
+        or name.startswith(f"{relative}::")
+        or classname == module
+        or classname.startswith(f"{module}.")
+    )
 
 
 def _reason(outcome: ElementTree.Element) -> str:

@@ -29,12 +29,13 @@ from sm120.integration.identity import Recipe, digest, load_recipe, runtime_ingr
 from sm120.integration.pin import select_artifact
 from sm120.integration.refusal import Refusal
 from sm120.integration.tool_output import tool_lines
-from sm120.integration.tree import patched_tree, pristine_tree, sweep_unfinished
+from sm120.integration.tree import patched_tree, pristine_tree, release_folder, sweep_unfinished
 from sm120.integration.wheels import repack
 
 Report = Callable[[str], None]
 KEPT_RUNTIMES = 2
 PROOF = "proof.json"
+LAYER_COMPLETE = "complete"
 # A comment in a lock: this requirement first, with whatever it asks for. An index that serves torch only as a CUDA
 # build brings the libraries that it links in this way; a CPU build asks for nothing more than the lock lists.
 WITH_DEPENDENCIES = "# with dependencies:"
@@ -120,7 +121,7 @@ def build_wheel(checkout: Checkout, recipe: Recipe, report: Report) -> Path:
 
 def pristine_of(checkout: Checkout, recipe: Recipe, report: Report = print) -> Path:
     """The unpacked release that `recipe` patches."""
-    destination = checkout.build / "trees" / f"{recipe.series.project}-{recipe.series.pin.version}"
+    destination = release_folder(checkout.build / "trees", recipe.series.project, recipe.artifact)
     if destination.is_dir():
         return destination
     report(f"fetching {recipe.artifact.file}")
@@ -128,11 +129,17 @@ def pristine_of(checkout: Checkout, recipe: Recipe, report: Report = print) -> P
 
 
 def is_complete(home: Path, identity: str) -> bool:
-    """Whether `home` was installed to the end: `runtime.json` is written last."""
+    """Whether `home` was installed to the end (`runtime.json` is written last) and what it runs on is there."""
     try:
-        return json.loads((home / "runtime.json").read_text())["identity"] == identity
-    except (OSError, ValueError, KeyError):
+        manifest = json.loads((home / "runtime.json").read_text())
+        return manifest["identity"] == identity and has_layer(home, manifest["deps"])
+    except (OSError, ValueError, KeyError, TypeError):
         return False
+
+
+def has_layer(home: Path, deps: str) -> bool:
+    """Whether the dependency layer `deps` beside the runtimes is there and was installed to the end."""
+    return (home.resolve().parents[1] / "deps" / deps / LAYER_COMPLETE).is_file()
 
 
 @contextmanager
@@ -163,7 +170,7 @@ def _dependency_layer(checkout: Checkout, flavor: str, lock: Path, report: Repor
     """A venv with exactly the lock's packages, shared by runtimes, so that a changed patch costs seconds."""
     key = digest([sha256_of(lock), platform.python_version(), platform.machine()])[:12]
     home = checkout.build / "deps" / f"{flavor}-{key}"
-    complete = home / "complete"
+    complete = home / LAYER_COMPLETE
     if complete.is_file():
         return home
     shutil.rmtree(home, ignore_errors=True)
@@ -190,7 +197,10 @@ def _make_venv(home: Path) -> None:
     base = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
     result = subprocess.run([str(base), "-m", "venv", "--without-pip", str(home)], capture_output=True, text=True)
     if result.returncode != 0:
-        raise Refusal("venv-failed", (result.stdout + result.stderr).strip(), fix="install Python's venv module")
+        said = (result.stdout + result.stderr).strip()
+        if "No space left" in said:
+            raise Refusal("disk-full", "no space left while making an environment", path=home)
+        raise Refusal("venv-failed", said, fix="install Python's venv module")
 
 
 def site_packages(home: Path) -> Path:
@@ -200,21 +210,32 @@ def site_packages(home: Path) -> Path:
 def link_layer(home: Path, deps: Path) -> None:
     """Make the packages of the layer `deps` importable in the venv `home`, behind its own."""
     # addsitedir, not a bare path line: the layer's own .pth files must be read too.
-    (site_packages(home) / "dependency_layer.pth").write_text(
-        f"import site; site.addsitedir({str(site_packages(deps))!r})\n"
-    )
+    line = f"import site; site.addsitedir({str(site_packages(deps))!r})\n"
+    path = site_packages(home) / "dependency_layer.pth"
+    if path.is_file() and path.read_text() == line:
+        return
+    # In one step: a Python that starts at this moment reads the file whole.
+    with tempfile.TemporaryDirectory(prefix=".layer-", dir=path.parent) as aside:
+        (Path(aside) / path.name).write_text(line)
+        (Path(aside) / path.name).replace(path)
 
 
 def link_test_layer(checkout: Checkout) -> None:
     """Give the tool's own environment the current runtime's dependency layer: kernel tests and probes need torch.
 
     Raises:
-        Refusal: `runtime-missing` when there is no runtime yet.
+        Refusal: `runtime-missing` when there is no runtime yet, or its layer is gone.
     """
     try:
         deps = json.loads((checkout.runtime / "runtime.json").read_text())["deps"]
     except FileNotFoundError:
         raise Refusal("runtime-missing", "no runtime", path=checkout.runtime, fix="make runtime") from None
+    except (ValueError, KeyError, TypeError) as error:
+        why = f"its runtime.json does not read: {error}"
+        raise Refusal("runtime-missing", why, path=checkout.runtime, fix="make runtime") from None
+    if not has_layer(checkout.runtime, deps):
+        path = checkout.build / "deps" / deps
+        raise Refusal("runtime-missing", "the runtime's dependency layer is not there", path=path, fix="make runtime")
     link_layer(Path(sys.prefix), checkout.build / "deps" / deps)
 
 
@@ -287,10 +308,10 @@ def _installed_versions(home: Path) -> dict[str, str]:
         "    except m.PackageNotFoundError: pass\n"
         "print(json.dumps(found))"
     )
-    output = subprocess.run(
-        [str(home / "bin" / "python"), "-c", code, *names], capture_output=True, text=True, check=True
-    )
-    return json.loads(output.stdout)
+    result = subprocess.run([str(home / "bin" / "python"), "-c", code, *names], capture_output=True, text=True)
+    if result.returncode != 0:
+        raise Refusal("venv-failed", f"the new runtime's Python does not run: {result.stderr.strip()}", path=home)
+    return json.loads(result.stdout)
 
 
 def _write_launcher(home: Path, deps: Path, identity: str) -> None:
@@ -324,8 +345,15 @@ def _point(link: Path, home: Path) -> None:
 
 
 def _prune(checkout: Checkout, current: Path) -> None:
-    """Keep the current runtime and the newest others, and the dependency layers that those use."""
-    runtimes = sorted((checkout.build / "runtimes").iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+    """Keep the current runtime and the newest others, and the dependency layers that those use.
+
+    One that was never proven, or whose proof failed, is kept only where no proven one wants its place.
+    """
+
+    def worth(home: Path) -> tuple[bool, bool, float]:
+        return (home / PROOF).is_file(), (home / "runtime.json").is_file(), home.stat().st_mtime
+
+    runtimes = sorted((checkout.build / "runtimes").iterdir(), key=worth, reverse=True)
     kept = [current, *[path for path in runtimes if path != current][: KEPT_RUNTIMES - 1]]
     for path in runtimes:
         if path not in kept:

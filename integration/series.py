@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,6 +73,33 @@ def load_series(folder: Path) -> Series:
     patches = [parse_patch(folder / f"{name}.patch") for name in lines]
     _check_order(path, lines, patches)
     return Series(folder, pin, patches)
+
+
+def write_patches(folder: Path, texts: dict[str, bytes], slugs: list[str] | None = None) -> None:
+    """Put the patches `texts` (by slug) into `folder`; with `slugs` these, in this order, are all of its series then.
+
+    Everything is written and checked aside, on the folder's own file system. What is left are renames: a full disk
+    changes nothing, and at no moment is a patch missing that the series names.
+
+    Raises:
+        Refusal: what a patch is refused for; `folder` is then untouched.
+    """
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.tmp-", dir=folder.parent) as name:
+        aside = Path(name) / folder.name
+        aside.mkdir()
+        for slug, text in texts.items():
+            (aside / f"{slug}.patch").write_bytes(text)
+            parse_patch(aside / f"{slug}.patch")
+        if slugs is not None:
+            comments = [line for line in (folder / "series").read_text().splitlines() if line.startswith("#")]
+            (aside / "series").write_text("\n".join([*comments, *(f"{slug}.patch" for slug in slugs)]) + "\n")
+        for slug in texts:
+            (aside / f"{slug}.patch").replace(folder / f"{slug}.patch")
+        if slugs is not None:
+            (aside / "series").replace(folder / "series")
+            for stale in folder.glob("*.patch"):
+                if stale.stem not in slugs:
+                    stale.unlink()
 
 
 def _check_order(path: Path, lines: dict[str, int], patches: list[Patch]) -> None:

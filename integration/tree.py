@@ -6,12 +6,14 @@ Both are built aside and renamed into place, so that a tree that exists is compl
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sm120.integration.apply import apply_patch
@@ -20,6 +22,15 @@ from sm120.integration.patch_file import Patch
 from sm120.integration.pin import Artifact
 from sm120.integration.refusal import Refusal
 from sm120.integration.series import Series
+
+
+def release_folder(trees: Path, project: str, artifact: Artifact) -> Path:
+    """Where below `trees` the unpacked `artifact` is.
+
+    Its hash is part of the name: wheels of one version for other Pythons or machines hold other files.
+    """
+    version = artifact.file.split("-")[1]
+    return trees / f"{project}-{version}-{artifact.sha256[:12]}"
 
 
 def pristine_tree(artifact: Path, pinned: Artifact, destination: Path) -> Path:
@@ -111,28 +122,63 @@ def copy_touched(
 def build_aside(destination: Path, make: Callable[[Path], None]) -> Path:
     """Run `make` on an empty folder beside `destination` and rename it into place; nothing half-made stays.
 
+    Of several processes that do this at once each has a folder of its own; the first to be ready gives its to all.
+
     Raises:
         Refusal: `disk-full`; and whatever `make` raises.
     """
     if destination.exists():
         return destination
     destination.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f".{destination.name}.tmp-", dir=destination.parent))
     try:
-        make(aside)
-        aside.chmod(0o755)
-        os.rename(aside, destination)
+        with _owned_aside(destination) as aside:
+            make(aside)
+            aside.chmod(0o755)
+            try:
+                os.rename(aside, destination)
+            except OSError as error:
+                # Another was faster, and what has that name is complete.
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not destination.is_dir():
+                    raise
     except OSError as error:
         if error.errno == errno.ENOSPC or "No space left" in str(error):
             raise Refusal("disk-full", f"no space left while building {destination.name}", path=destination) from None
         raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     return destination
 
 
+@contextmanager
+def _owned_aside(destination: Path) -> Iterator[Path]:
+    """A new folder beside `destination`, locked: `sweep_unfinished` leaves it alone for as long as its owner lives."""
+    while True:
+        aside = Path(tempfile.mkdtemp(prefix=f".{destination.name}.tmp-", dir=destination.parent))
+        try:
+            owned = os.open(aside, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:  # swept before it was locked, here or below
+            continue
+        with suppress(OSError):  # a file system without such locks; nothing is swept there
+            fcntl.flock(owned, fcntl.LOCK_EX)
+        if aside.exists():
+            break
+        os.close(owned)
+    try:
+        yield aside
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+        os.close(owned)
+
+
 def sweep_unfinished(folder: Path) -> None:
-    """Remove what an interrupted build left aside; the caller holds the build lock."""
-    if folder.is_dir():
-        for entry in folder.rglob(".*.tmp-*") if folder.name == "build" else folder.glob(".*.tmp-*"):
+    """Remove what an interrupted build left aside, and nothing that a living one still fills."""
+    for entry in folder.glob(".*.tmp-*") if folder.is_dir() else ():
+        try:
+            left = os.open(entry, os.O_RDONLY | os.O_DIRECTORY)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        try:
+            fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)  # goes with its process, however that ends
             shutil.rmtree(entry, ignore_errors=True)
+        except OSError:  # its owner lives, or the file system cannot tell
+            continue
+        finally:
+            os.close(left)

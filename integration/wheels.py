@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -42,6 +43,8 @@ def repack(tree: Path, pin: Pin, local: str, destination: Path) -> Path:
         shutil.rmtree(staging)
         if result.returncode != 0:
             reason = (result.stderr.strip().splitlines() or ["no reason given"])[-1]
+            if "No space left" in result.stderr:
+                raise OSError(errno.ENOSPC, reason)
             raise Refusal("wheel-pack", f"{pin.distribution}: {reason}", path=tree)
 
     return next(build_aside(destination, pack).glob("*.whl"))

@@ -12,10 +12,15 @@ from sm120.integration.checkout import Checkout
 from sm120.integration.identity import Recipe
 from sm120.integration.overlay import place_overlay
 from sm120.integration.patch_file import SEPARATOR, SLUG, parse_patch
+from sm120.integration.pin import load_pin
 from sm120.integration.refusal import Refusal
 from sm120.integration.runtime import pristine_of
+from sm120.integration.series import write_patches
 
 BASE_TAG = "sm120-base"
+BRANCH = "series"
+# In .git: the patches that `edit` has made no commit of, because it was refused one or did not come to its end.
+WAITING = "sm120-waiting"
 
 
 def edit(checkout: Checkout, recipe: Recipe, folder: Path) -> int:
@@ -24,46 +29,77 @@ def edit(checkout: Checkout, recipe: Recipe, folder: Path) -> int:
     The commit message is the patch's header plus a `Slug:` line. Returns the number of patch commits.
 
     Raises:
-        Refusal: `workspace-exists` when `folder` is not empty; `patch-conflict` and its kind. The commits up to a
+        Refusal: `workspace-exists` when `folder` is no folder or not empty; `patch-conflict` and its kind. The commits up to a
             refused patch stay, so that it can be mended there.
     """
-    if folder.exists() and any(folder.iterdir()):
-        raise Refusal("workspace-exists", "is not empty", path=folder, fix="name a new folder")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise Refusal("workspace-exists", "is not an empty folder", path=folder, fix="name a new folder")
     shutil.copytree(pristine_of(checkout, recipe), folder, dirs_exist_ok=True, symlinks=True)
     place_overlay(folder, recipe.overlay)
-    git(folder, "init", "--quiet", "--initial-branch=series")
+    git(folder, "init", "--quiet", f"--initial-branch={BRANCH}")
     git(folder, "add", "--all", "--force")
     git(folder, "commit", "--quiet", "--message", f"{recipe.series.project} {recipe.series.pin.version} and overlay")
     git(folder, "tag", BASE_TAG)
+    waiting = [patch.slug for patch in recipe.series.patches]
     for patch in recipe.series.patches:
+        (folder / ".git" / WAITING).write_text("\n".join(waiting))
         apply_patch(folder, patch)
         git(folder, "add", "--all", "--force")
         git(folder, "commit", "--quiet", "--cleanup=verbatim", "--message", f"{patch.header}Slug: {patch.slug}\n")
+        waiting.remove(patch.slug)
+    (folder / ".git" / WAITING).write_text("")
     return len(recipe.series.patches)
 
 
 def save(checkout: Checkout, project: str, folder: Path) -> list[str]:
     """Write the commits of a workspace back as the series of `project`; returns the slugs in order.
 
-    Nothing is written unless every commit makes a valid patch. Patches whose commit is gone are deleted.
+    Nothing is written unless every commit makes a valid patch. Patches whose commit is gone are deleted; those that
+    `edit` never came to stay behind the others as they are.
 
     Raises:
-        Refusal: `workspace-commit` for a commit without a `Slug:` line; `workspace-dirty` and `workspace-rebase` for a
-            folder that is not in the state to be saved; and what a patch is refused for.
+        Refusal: `workspace-missing`; `workspace-commit` for a commit without a `Slug:` line; `workspace-dirty`,
+            `workspace-rebase`, `workspace-branch` and `workspace-empty` for a folder that is not in the state to be
+            saved; and what a patch is refused for.
     """
     target = checkout.patches / project
+    load_pin(target)  # refused where there is no such project
+    if not folder.is_dir():
+        raise Refusal("workspace-missing", "no such folder", path=folder, fix=f"sm120 series edit {project} {folder}")
     try:
         commits = git(folder, "rev-list", "--reverse", f"{BASE_TAG}..HEAD").split()
     except Refusal:
         raise Refusal("workspace-missing", "is not a workspace of `sm120 series edit`", path=folder) from None
     if git(folder, "status", "--porcelain").strip():
         raise Refusal("workspace-dirty", "has changes that are not committed", path=folder, fix="commit them first")
-    if any((folder / ".git" / name).exists() for name in ("rebase-merge", "rebase-apply")):
+    inside = Path(folder, git(folder, "rev-parse", "--git-dir").rstrip("\n"))
+    if any((inside / name).exists() for name in ("rebase-merge", "rebase-apply")):
         # HEAD is somewhere in the middle: the patches after it would count as gone.
         raise Refusal(
             "workspace-rebase", "is in the middle of a rebase", path=folder, fix="git rebase --continue, or --abort"
         )
-    staging = folder / ".git" / "sm120-save" / project
+    head = git(folder, "rev-parse", "--symbolic-full-name", "HEAD").strip()
+    if head != f"refs/heads/{BRANCH}":
+        # Of any other commit it is not known that the series ends there: the patches after it would count as gone.
+        where = head.removeprefix("refs/heads/") if head != "HEAD" else "no branch"
+        raise Refusal(
+            "workspace-branch",
+            f"is on {where}, and the series is the branch {BRANCH!r}",
+            path=folder,
+            fix=f"git checkout {BRANCH}; to save this commit instead, git checkout -B {BRANCH}",
+        )
+    try:
+        waiting = (inside / WAITING).read_text().split()
+    except FileNotFoundError:
+        waiting = []
+    if not commits and not waiting and any(target.glob("*.patch")):
+        raise Refusal(
+            "workspace-empty",
+            f"has no commit after {BASE_TAG}: every patch of {project} would be deleted",
+            path=folder,
+            fix=f"git reset --hard to the last commit (git reflog {BRANCH}); to drop every patch, delete the files",
+        )
+    staging = inside / "sm120-save" / project
     shutil.rmtree(staging.parent, ignore_errors=True)
     staging.mkdir(parents=True)
     slugs = []
@@ -85,11 +121,7 @@ def save(checkout: Checkout, project: str, folder: Path) -> list[str]:
     if len(set(slugs)) != len(slugs):
         twice = sorted({slug for slug in slugs if slugs.count(slug) > 1})
         raise Refusal("workspace-commit", f"two commits have the slug {twice[0]!r}", path=folder)
-    for slug in slugs:
-        (staging / f"{slug}.patch").replace(target / f"{slug}.patch")
-    for stale in target.glob("*.patch"):
-        if stale.stem not in slugs:
-            stale.unlink()
-    comments = [line for line in (target / "series").read_text().splitlines() if line.startswith("#")]
-    (target / "series").write_text("\n".join([*comments, *(f"{slug}.patch" for slug in slugs)]) + "\n")
+    texts = {slug: (staging / f"{slug}.patch").read_bytes() for slug in slugs}
+    slugs += [slug for slug in waiting if slug not in texts and (target / f"{slug}.patch").is_file()]
+    write_patches(target, texts, slugs)
     return slugs

@@ -13,6 +13,7 @@ import httpx
 import typer
 
 from sm120.integration.console import make_console
+from sm120.integration.refusal import Refusal
 
 from .prometheus import Samples, parse, view
 
@@ -33,7 +34,7 @@ class Source:
         try:
             answer = httpx.get(f"{self.url}/metrics", timeout=10, trust_env=False, follow_redirects=True)
             answer.raise_for_status()
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ValueError(f"{self.url}/metrics: {error}; was it started with --enable-metrics?") from None
         now, samples = time.monotonic(), parse(answer.text)
         with self._lock:
@@ -81,10 +82,15 @@ def register(app: typer.Typer) -> None:
 
 def metrics_command(
     url: Annotated[str, typer.Option(help="the server, started with --enable-metrics")] = "http://127.0.0.1:30000",
-    port: Annotated[int, typer.Option(help="port of the page; 0 takes a free one")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="port of the page; 0 takes a free one")] = 0,
 ) -> None:
     """Serve a live page of acceptance, drafts, restored and recomputed tokens."""
-    server = make_server(url, port)
+    try:
+        server = make_server(url, port)
+    except OSError as error:
+        raise Refusal(
+            "metrics-port", f"port {port}: {error.strerror}", fix="another --port; 0 takes a free one"
+        ) from None
     console.print(f"http://127.0.0.1:{server.server_address[1]}/  (Ctrl-C ends it)")
     try:
         server.serve_forever()

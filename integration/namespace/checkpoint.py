@@ -7,6 +7,7 @@ import json
 import os
 import re
 import threading
+import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -40,10 +41,14 @@ class HashCache:
     def __init__(self, path: Path):
         self.path = path
         self._lock = threading.Lock()
+        self._known = self._read()
+
+    def _read(self) -> dict[str, str]:
         try:
-            self._known = json.loads(path.read_text())
+            known = json.loads(self.path.read_text())
         except (OSError, ValueError):
-            self._known = {}
+            return {}
+        return known if isinstance(known, dict) else {}
 
     @staticmethod
     def _key(file: Path) -> str:
@@ -60,9 +65,14 @@ class HashCache:
         with self._lock:
             self._known[key] = content
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            aside = self.path.with_suffix(".tmp")
-            aside.write_text(json.dumps(self._known))
-            os.replace(aside, self.path)
+            # Other processes hash other checkpoints of this root at the same time: what they found stays known.
+            self._known = {**self._read(), **self._known}
+            aside = self.path.with_suffix(f".{uuid.uuid4().hex}.tmp")
+            try:
+                aside.write_text(json.dumps(self._known))
+                os.replace(aside, self.path)
+            finally:
+                aside.unlink(missing_ok=True)
 
 
 def read_checkpoint(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ def parse_bytes(text: str) -> int:
         value = float(match[1]) * UNITS[unit] if match else 0.0
     except (KeyError, ValueError):
         value = 0.0
-    if not value >= 1:
+    if not 1 <= value < math.inf:
         raise Refusal("plan-size", f"{text!r} is no size", fix="a number with GiB, GB, MiB or MB, such as 96GiB")
     return int(value)
 
@@ -57,7 +58,7 @@ def geometry(profile: Profile, config: Mapping[str, Any] | None = None) -> Hybri
         raise Refusal("plan-model", f"profile {profile.name} has no geometry of a hybrid", fix="--model config.json")
     try:
         return HybridModel.from_config(source)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, AttributeError, ArithmeticError) as error:  # whatever a config.json may hold
         raise Refusal("plan-model", str(error)) from None
 
 
@@ -66,8 +67,7 @@ def settings_of(profile: Profile, *, kv_tokens: int) -> ServerSettings:
 
     As in the server, no more requests run than the state slots allow.
     """
-    get = profile.argument
-    slots = slots_of(profile)
+    get, slots = profile.argument, slots_of(profile)
     if slots.cap < 1:
         raise Refusal(
             "plan-settings",
@@ -77,11 +77,11 @@ def settings_of(profile: Profile, *, kv_tokens: int) -> ServerSettings:
     kv = str(get("kv-cache-dtype", "auto"))
     try:
         return ServerSettings(
-            max_running=min(int(get("max-running-requests", 1)), slots.cap),
+            max_running=min(number(profile, "max-running-requests", 1), slots.cap),
             mamba_slots=slots.slots,
             kv_tokens=kv_tokens,
-            page_size=int(get("page-size", 1)),
-            draft_tokens=int(get("speculative-num-draft-tokens", 0)) if get("speculative-algorithm") else 0,
+            page_size=number(profile, "page-size", 1),
+            draft_tokens=number(profile, "speculative-num-draft-tokens", 0) if get("speculative-algorithm") else 0,
             cache_mode=str(get("gdn-mtp-cache-mode", "full")),
             kv_dtype=kinds.get(kv, kv),
             state_dtype=str(get("mamba-ssm-dtype", "float32")),
@@ -91,6 +91,15 @@ def settings_of(profile: Profile, *, kv_tokens: int) -> ServerSettings:
         )
     except (ValueError, TypeError) as error:
         raise Refusal("plan-settings", str(error)) from None
+
+
+def number(profile: Profile, name: str, default: int) -> int:
+    """A server argument as a whole number. Raises Refusal `plan-settings` for what is none."""
+    value = profile.argument(name, default)
+    try:
+        return int(value)
+    except (ValueError, TypeError, OverflowError):
+        raise Refusal("plan-settings", f"{name} is {value!r}, must be a number", fix=f"--set {name}=NUMBER") from None
 
 
 def slots_of(profile: Profile) -> SlotReport:
@@ -107,15 +116,26 @@ def slots_of(profile: Profile) -> SlotReport:
     )
 
 
+def pools_of(model: HybridModel, settings: ServerSettings) -> list[Pool]:
+    """Every pool. Raises Refusal `plan-settings` where the settings do not fit the model."""
+    try:
+        return plan(model, settings)
+    except ValueError as error:
+        raise Refusal("plan-settings", str(error)) from None
+
+
 def token_bytes(model: HybridModel, settings: ServerSettings) -> int:
     """Bytes of one cached token with its draft's share."""
     draft = 2 * settings.draft_kv_layers * settings.draft_kv_heads * settings.draft_head_dim
-    return kv_bytes_per_token(model, settings) + draft * ITEMSIZE[settings.kv_dtype]
+    try:
+        return kv_bytes_per_token(model, settings) + draft * ITEMSIZE[settings.kv_dtype]
+    except ValueError as error:
+        raise Refusal("plan-settings", str(error)) from None
 
 
 def budget_of(model: HybridModel, settings: ServerSettings) -> int:
     """Bytes that `settings.kv_tokens` take together with everything that is allocated beside them."""
-    return sum(pool.bytes for pool in plan(model, settings))
+    return sum(pool.bytes for pool in pools_of(model, settings))
 
 
 def budget_left(gpu_bytes: int, weights: int, static_fraction: float, other: int = 0) -> int:
@@ -153,8 +173,8 @@ def capacity(profile: Profile, budget: int, config: Mapping[str, Any] | None = N
             "plan-memory", f"{fixed / GIB:.2f} GiB of states and scratch do not fit into {budget / GIB:.2f} GiB"
         )
     settings = settings_of(profile, kv_tokens=tokens)
-    pools = plan(model, settings)
-    host = int(profile.argument("hicache-size", 0)) * 10**9 // each // page * page
+    pools = pools_of(model, settings)
+    host = number(profile, "hicache-size", 0) * 10**9 // each // page * page
     left = budget - sum(pool.bytes for pool in pools)
     return Capacity(budget, tokens, each, pools, slots_of(profile), host, left)
 

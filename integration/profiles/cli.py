@@ -40,7 +40,7 @@ def serve_command(
     settings: Set = None,
     show: Annotated[bool, typer.Option("--print", help="print command line and verdict, start nothing")] = False,
     host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="port; 0 takes a free one")] = 30000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="port; 0 takes a free one")] = 30000,
 ) -> None:
     """Check this machine for PROFILE and become its server. Exit 1 when a check says no."""
     checkout = find_checkout()

@@ -59,13 +59,18 @@ def overrides(wanted: Mapping[str, Any], rope: Mapping[str, Any], checkpoint: Pa
             config = json.loads(path.read_text())
         except (OSError, ValueError) as error:
             raise Refusal("profile-checkpoint", f"not a readable config.json: {error}", path=path) from None
+        if not isinstance(config, dict) or not isinstance(config.get("text_config", {}), dict):
+            raise Refusal("profile-checkpoint", "not the configuration of a model", path=path)
     text = config.get("text_config", config)
     values: dict[str, Any] = dict(wanted)
     if rope:
         own = text.get("rope_parameters") or text.get("rope_scaling") or {}
         values["rope_parameters"] = {**own, **rope}
         if "factor" in rope and "original_max_position_embeddings" in rope:
-            longer = int(rope["factor"] * rope["original_max_position_embeddings"])
+            try:
+                longer = int(float(rope["factor"]) * int(rope["original_max_position_embeddings"]))
+            except (ValueError, TypeError, OverflowError):
+                raise Refusal("profile-setting", f"rope: {dict(rope)} has no number where one is needed") from None
             values.setdefault("max_position_embeddings", longer)
     return {"text_config": values} if "text_config" in config else values
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from sm120.integration.console import make_console
 from sm120.integration.refusal import Refusal
 
-from .capacity import GIB, budget_left, capacity, parse_bytes, read_config
+from .capacity import GIB, budget_left, capacity, number, parse_bytes, read_config
 from .profile import Profile, load_profile
 from .published_tokens import CARD, MIB, PAIRS, free_before_loading, ledger, missing_fraction, planned_here, predicted
 
@@ -48,7 +48,11 @@ def plan_command(
     wanted = load_profile(profile, settings)
     config = read_config(model) if model else None
     said = static_fraction if static_fraction is not None else wanted.argument("mem-fraction-static")
-    fraction = ASSUMED_FRACTION if said is None else float(said)
+    try:
+        fraction = ASSUMED_FRACTION if said is None else float(said)
+    except (ValueError, TypeError):
+        raise Refusal("plan-settings", f"mem-fraction-static is {said!r}, must be a number in (0, 1]") from None
+    context = number(wanted, "context-length", 0)
     loaded = parse_bytes(weights) if weights else _weights(wanted)
     budget = budget_left(parse_bytes(gpu_mem), loaded, fraction, parse_bytes(other) if other else 0)
     found = capacity(wanted, budget, config)
@@ -64,7 +68,6 @@ def plan_command(
             "--static-fraction here and --set mem-fraction-static=… at the start make it one"
         )
     console.print(f"tokens: {found.tokens:,} at {found.bytes_per_token:,} B each")
-    context = int(wanted.argument("context-length", 0))
     if found.tokens < context:
         console.print(f"a request of {context:,} tokens, the profile's context-length, does not fit")
     console.print(

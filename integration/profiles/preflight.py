@@ -73,7 +73,7 @@ def ready(checks: list[Check]) -> bool:
 def ask_machine(storage: Path | None) -> Machine:
     """Try io_uring once, and O_DIRECT in `storage` where it exists or its nearest parent does."""
     folder = nearest(storage) if storage is not None else None
-    if folder is None or not os.access(folder, os.W_OK):
+    if folder is None or not folder.is_dir() or not os.access(folder, os.W_OK):
         return Machine(io_uring=prove_storage.has_io_uring(), direct_io=False)
     found = prove_storage.probe(folder)
     return Machine(found.io_uring, found.direct)

@@ -10,13 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from pydantic import ValidationError
+
 from sm120.integration.checkout import Checkout
 from sm120.integration.doctor import gpus as visible_gpus
+from sm120.integration.manifest import first_problem
 from sm120.integration.namespace import store
 from sm120.integration.namespace.checkpoint import HashCache, read_checkpoint
 from sm120.integration.namespace.identity import identity, runtime_identity
 from sm120.integration.prove import models
 from sm120.integration.prove.runtime import Runtime
+from sm120.integration.refusal import Refusal
 
 from .command import Machine, arguments, environment, serving
 from .preflight import Check, ask_machine, preflight
@@ -82,7 +86,10 @@ def namespace(prepared: Prepared, model: Path) -> store.Namespace:
     checkpoints = {"target": read_checkpoint(model, cache)}
     if profile.paths.draft:
         checkpoints["draft"] = read_checkpoint(Path(profile.paths.draft), cache)
-    meaning = serving(profile, prepared.machine, versions.get("torch", "unknown"))
+    try:
+        meaning = serving(profile, prepared.machine, versions.get("torch", "unknown"))
+    except ValidationError as error:
+        raise Refusal("profile-schema", first_problem(error, "the identity of what is stored")) from None
     wanted = identity(checkpoints, runtime_identity(record), meaning)
     return store.open_namespace(prepared.storage, profile.label, wanted)
 

@@ -79,14 +79,17 @@ class Runtime:
         return environment
 
     def run_script(self, script: Path, *arguments: str, timeout: float = 300) -> None:
-        """Run one of our scripts with the runtime's Python; raise RuntimeError with its output if it fails."""
-        done = subprocess.run(
-            [str(self.python), str(script), *arguments],
-            env=self.environment(),
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+        """Run one of our scripts with the runtime's Python; raise RuntimeError with its output if it fails or hangs."""
+        try:
+            done = subprocess.run(
+                [str(self.python), str(script), *arguments],
+                env=self.environment(),
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"{script.name} did not end within {timeout:.0f} s") from None
         if done.returncode:
             raise RuntimeError(f"{script.name} failed with exit code {done.returncode}:\n{done.stdout}{done.stderr}")

@@ -70,7 +70,10 @@ class Endpoint:
         self.url = url.rstrip("/").removesuffix("/v1")
         self.record = record
         self._lock = Lock()
-        self._client = httpx.Client(base_url=self.url, timeout=timeout, trust_env=False)
+        try:
+            self._client = httpx.Client(base_url=self.url, timeout=timeout, trust_env=False)
+        except httpx.InvalidURL as error:
+            raise Refusal("qualify-endpoint", f"{url!r} is no address: {error}", fix="--url http://HOST:PORT") from None
         self.model = model or self._first_model()
 
     def context_length(self) -> int | None:

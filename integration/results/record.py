@@ -143,6 +143,8 @@ def load_result(path: Path) -> Result:
     except OSError as error:
         fix = f"a file, a qualification's folder, or one of {', '.join(published())}"
         raise Refusal("result-schema", f"cannot be read: {error.strerror}", path=file, fix=fix) from None
+    except UnicodeDecodeError as error:
+        raise Refusal("result-schema", f"is not UTF-8: {error}", path=file) from None
     except ValidationError as error:
         raise Refusal("result-schema", first_problem(error), path=file) from None
 

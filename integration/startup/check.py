@@ -6,8 +6,7 @@ import ast
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sm120.integration.planner import plan
-from sm120.integration.profiles.capacity import geometry, settings_of
+from sm120.integration.profiles.capacity import geometry, number, pools_of, settings_of
 from sm120.integration.profiles.profile import Profile
 
 from .lines import read, where
@@ -164,7 +163,7 @@ def _sizes(profile: Profile, said: dict[str, list[dict[str, Any]]]) -> list[Row]
     totals = said["totals"]
     tokens = int(totals[-1]["tokens"]) if totals else 0
     model = geometry(profile)
-    pools = {pool.name: pool.bytes for pool in plan(model, settings_of(profile, kv_tokens=tokens or 1))}
+    pools = {pool.name: pool.bytes for pool in pools_of(model, settings_of(profile, kv_tokens=tokens or 1))}
     rows = []
     pairs = [("conv", "conv"), ("ssm", "ssm"), ("intermediate_ssm", "intermediate"), ("conv_window", "window")]
     for pool, group in pairs:
@@ -183,7 +182,7 @@ def _sizes(profile: Profile, said: dict[str, list[dict[str, Any]]]) -> list[Row]
 
 
 def _page(profile: Profile) -> int:
-    return int(profile.argument("page-size", 1))
+    return number(profile, "page-size", 1)
 
 
 def _literal(text: str) -> Any:

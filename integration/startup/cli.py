@@ -40,7 +40,10 @@ def assert_startup_command(
         except OSError as error:
             raise Refusal("startup-log", f"cannot be read: {error.strerror}", path=log) from None
     info = server_info(url) if url else None
-    rows = assert_startup(load_profile(profile, settings), text, info)
+    try:
+        rows = assert_startup(load_profile(profile, settings), text, info)
+    except ValueError as error:
+        raise Refusal("profile-schema", str(error)) from None
     table = Table("", "expected", "found", "verdict", "read from", title=profile, title_justify="left")
     for row in rows:
         found = "" if row.found is None else row.found
@@ -59,7 +62,7 @@ def server_info(url: str) -> dict[str, Any]:
         answer = httpx.get(f"{url.rstrip('/')}/server_info", timeout=30, trust_env=False)
         answer.raise_for_status()
         info = answer.json()
-    except (httpx.HTTPError, ValueError) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise Refusal("startup-url", f"{url}/server_info: {error!r}") from None
     if not isinstance(info, dict):
         raise Refusal("startup-url", f"{url}/server_info: not an object")

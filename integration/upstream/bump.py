@@ -323,14 +323,14 @@ def _retire(checkout: Checkout, patch: Patch, outcome: Outcome) -> str:
 
 def _forget_requirements(path: Path, gone: set[str]) -> None:
     """Take slugs that left the series out of `Requires:`."""
-    header, diff = path.read_text(errors="surrogateescape").split(SEPARATOR, 1)
+    patch = parse_patch(path)
     lines = []
-    for line in header.splitlines(keepends=True):
+    for line in patch.header.splitlines(keepends=True):
         if line.startswith("Requires: "):
             left = [name for name in line.removeprefix("Requires: ").strip().split(", ") if name not in gone]
             line = f"Requires: {', '.join(left)}\n" if left else ""
         lines.append(line)
-    path.write_text("".join(lines) + SEPARATOR + diff, errors="surrogateescape")
+    path.write_text("".join(lines) + SEPARATOR + patch.diff, errors="surrogateescape")
 
 
 def _kept_lines(text: str, gone: set[str]) -> str:

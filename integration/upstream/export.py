@@ -7,14 +7,13 @@ new branch name is all that changes. What is exported stands alone and does not 
 from __future__ import annotations
 
 import ast
-import os
 import re
 import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from sm120.integration.canonical import CONFIG
+from sm120.integration import git_environment
 from sm120.integration.checkout import Checkout
 from sm120.integration.identity import Recipe
 from sm120.integration.overlay import OverlayFile, load_overlay
@@ -85,26 +84,30 @@ def export_mbox(
     """Write the commits as `git am` takes them, made on the pinned release laid out as upstream has it.
 
     Raises:
-        Refusal: `export-exists` when `folder` is not empty; `export-clone` when git has no identity.
+        Refusal: `export-exists` when `folder` is no folder or not empty; `export-clone` when git has no identity.
     """
-    if folder.exists() and any(folder.iterdir()):
-        raise Refusal("export-exists", "is not empty", path=folder, fix="name a new folder")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise Refusal("export-exists", "is not an empty folder", path=folder, fix="name a new folder")
     with tempfile.TemporaryDirectory(prefix="sm120-export-") as name:
         clone = release_clone(recipe, pristine, closure.patches, Path(name) / "clone")
         made = export_onto(checkout, recipe, closure, clone, signoff=signoff)
         folder.mkdir(parents=True, exist_ok=True)
         options = ["--no-signature", "--zero-commit", "--full-index"]
-        _git(clone, "format-patch", *options, "-o", str(folder.absolute()), f"{made.base}..{made.branch}")
+        # The commits are theirs already; how they mail other work (prefixes, attachments, footers) is no part of them.
+        made_here = f"{made.base}..{made.branch}"
+        _git(clone, "format-patch", *options, "-o", str(folder.absolute()), made_here, isolated=True)
     return sorted(folder.glob("*.patch"))
 
 
 def release_clone(recipe: Recipe, pristine: Path, patches: list[Patch], folder: Path) -> Path:
     """A git repository with the files that `patches` touch, where upstream keeps them."""
     folder.mkdir(parents=True)
-    subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
+    _git(folder, "init", "--quiet")
     copy_touched(pristine, patches, folder, recipe.series.pin.upstream_path)
     _git(folder, "add", "--all", "--force")
-    _git(folder, "commit", "--quiet", "--allow-empty", "-m", f"release {recipe.series.pin.git_tag}")
+    # No hook of theirs is meant for this commit, and nobody will see a signature of it.
+    options = ["--quiet", "--allow-empty", "--no-verify", "--no-gpg-sign"]
+    _git(folder, "commit", *options, "-m", f"release {recipe.series.pin.git_tag}")
     return folder
 
 
@@ -198,7 +201,7 @@ def _add_file(clone: Path, environment: dict[str, str], target: str, data: bytes
 def _apply_cached(clone: Path, environment: dict[str, str], diff: str, patch: Patch) -> None:
     result = _run(
         clone,
-        ["apply", "--cached", "--whitespace=nowarn", "-"],
+        ["apply", "--cached", "-"],
         environment=environment,
         stdin=diff.encode(errors="surrogateescape"),
     )
@@ -217,12 +220,13 @@ def _git(
     clone: Path,
     *arguments: str,
     environment: dict[str, str] | None = None,
+    isolated: bool = False,
     stdin: str | bytes | None = None,
     code: str = "export-git",
     what: str = "",
 ) -> str:
     data = stdin.encode() if isinstance(stdin, str) else stdin
-    result = _run(clone, list(arguments), environment=environment, stdin=data)
+    result = _run(clone, list(arguments), environment=environment, isolated=isolated, stdin=data)
     if result.returncode != 0:
         words = result.stderr.decode(errors="replace").strip().splitlines()
         raise Refusal(code, what or f"git {arguments[0]}: {words[-1] if words else 'failed'}", path=clone)
@@ -234,16 +238,21 @@ def _quiet(clone: Path, *arguments: str) -> bool:
 
 
 def _run(
-    clone: Path, arguments: list[str], *, environment: dict[str, str] | None = None, stdin: bytes | None = None
+    clone: Path,
+    arguments: list[str],
+    *,
+    environment: dict[str, str] | None = None,
+    isolated: bool = False,
+    stdin: bytes | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
     # The user's own configuration counts here, identity and signing included; only what would change bytes is fixed.
-    options = [part for entry in CONFIG for part in ("-c", entry)]
+    base = git_environment.isolated() if isolated else git_environment.of_the_user()
     if not clone.is_dir():
         raise Refusal("export-clone", "no such folder", path=clone)
     return subprocess.run(
-        ["git", *options, *arguments],
+        ["git", *git_environment.OPTIONS, *arguments],
         cwd=clone,
-        env=os.environ | {"LC_ALL": "C"} | (environment or {}),
+        env=base | (environment or {}),
         input=stdin if stdin is not None else b"",
         capture_output=True,
     )

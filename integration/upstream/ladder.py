@@ -19,6 +19,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from sm120.integration import git_environment
 from sm120.integration.apply import applies_with_drift, apply_mode
 from sm120.integration.upstream.releases import write_files
 
@@ -175,8 +176,8 @@ def merge_file(
         for path, data in zip(paths, (current, base, other), strict=True):
             path.write_bytes(data)
         options = [part for label in labels or () for part in ("-L", label)]
-        command = ["git", "merge-file", "-p", "--diff3", *options, *map(str, paths)]
-        result = subprocess.run(command, capture_output=True)
+        command = ["git", *git_environment.OPTIONS, "merge-file", "-p", "--diff3", *options, *map(str, paths)]
+        result = subprocess.run(command, capture_output=True, cwd=folder, env=git_environment.isolated())
     return result.stdout, result.returncode == 0
 
 

@@ -9,6 +9,7 @@ import re
 import subprocess
 from pathlib import Path
 
+from sm120.integration import git_environment
 from sm120.integration.patch_file import Patch
 from sm120.integration.pin import Pin
 from sm120.integration.probes import ProbeResult
@@ -85,10 +86,15 @@ def _parts(template: str) -> list[tuple[str, str]]:
 
 def find_template(clone: Path, ref: str) -> str | None:
     """The pull request template of `clone` at `ref`, wherever GitHub would look for it."""
-    listing = subprocess.run(["git", "ls-tree", "-r", "--name-only", ref], cwd=clone, capture_output=True, text=True)
+    environment = git_environment.of_the_user()
+    listing = subprocess.run(
+        ["git", "ls-tree", "-r", "--name-only", ref], cwd=clone, env=environment, capture_output=True, text=True
+    )
     for name in listing.stdout.splitlines():
         if re.fullmatch(r"(\.github/|docs/)?pull_request_template\.md", name, re.IGNORECASE):
-            shown = subprocess.run(["git", "show", f"{ref}:{name}"], cwd=clone, capture_output=True, text=True)
+            shown = subprocess.run(
+                ["git", "show", f"{ref}:{name}"], cwd=clone, env=environment, capture_output=True, text=True
+            )
             return shown.stdout
     return None
 

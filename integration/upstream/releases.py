@@ -15,7 +15,7 @@ from sm120.integration.fetch import fetch, sha256_of
 from sm120.integration.manifest import read_manifest
 from sm120.integration.pin import Artifact, Sha256, WheelName
 from sm120.integration.refusal import Refusal
-from sm120.integration.tree import pristine_tree
+from sm120.integration.tree import pristine_tree, release_folder
 
 
 class Release(BaseModel):
@@ -147,7 +147,7 @@ def snapshot(checkout: Checkout, release: Release, names: Iterable[str], wheel: 
 
 def release_tree(checkout: Checkout, project: str, release: Release) -> Path:
     """The whole release, unpacked; probes need it, the other rungs do not."""
-    destination = checkout.build / "trees" / f"{project}-{release.version}"
+    destination = release_folder(checkout.build / "trees", project, release.artifact)
     if destination.is_dir():
         return destination
     return pristine_tree(fetched(checkout, release), release.artifact, destination)

@@ -106,7 +106,11 @@ def bump_command(
         for line in accept(checkout, load_plan(checkout, project, version), drop or []):
             console.print(line, markup=False)
         console.print(f"ledger.toml: give every row of {project} a verdict for {version}")
-        console.print("now: sm120 series refresh --check, sm120 probe, sm120 matrix --record, sm120 readme, make test")
+        console.print(
+            f"now: sm120 series refresh --check, sm120 probe {project}, sm120 matrix --record --probes, sm120 readme, "
+            "make test",
+            soft_wrap=True,
+        )
         return
     release = local_release(wheel, version) if wheel else find_release(checkout.patches / project, version)
     plan = plan_bump(checkout, project, release, wheel=wheel, probes=probes)

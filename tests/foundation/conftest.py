@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from sm120.integration.checkout import Checkout
+from sm120.integration.identity import load_recipe
 from sm120.integration.refusal import Refusal
 from sm120.integration.runtime import build_runtime
+from sm120.integration.tree import release_folder
 
 PRISTINE = {
     "alpha/__init__.py": "VERSION = 1\n",
@@ -55,6 +57,11 @@ class Mini:
     def folder(self) -> Path:
         return self.checkout.patches / "alpha"
 
+    @property
+    def pristine(self) -> Path:
+        """Where the pinned release is unpacked."""
+        return release_folder(self.checkout.build / "trees", "alpha", load_recipe(self.checkout, "alpha").artifact)
+
     def sm120(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-c", "from sm120.integration.cli import main; main()", *arguments],
@@ -89,6 +96,7 @@ class Mini:
 
     def release(self, files: dict[str, str] | None = None, version: str = "1.0") -> None:
         """Put a wheel of `files` into the release folder and pin it."""
+        shutil.rmtree(self.releases / f".alpha-{version}", ignore_errors=True)
         wheel = make_wheel(self.releases, "alpha", version, files or PRISTINE)
         (self.folder / "pin.toml").write_text(
             f'project = "alpha"\ndistribution = "alpha"\nversion = "{version}"\n'

@@ -19,10 +19,14 @@ import pytest
 
 from sm120.integration.doctor import diagnose
 from sm120.integration.identity import load_recipe
-from sm120.integration.runtime import site_packages
+from sm120.integration.patch_file import parse_patch
+from sm120.integration.refusal import Refusal
+from sm120.integration.runtime import build_runtime, link_test_layer, site_packages
+from sm120.integration.series import write_patches
+from sm120.integration.upstream.releases import Release, release_tree
 
 from .conftest import PRISTINE, at, make_mini, make_wheel, runtime_state
-from .test_refusals import add_kernel
+from .test_refusals import add_fuzzy_patch, add_kernel
 
 HOOK = PRISTINE["alpha/core.py"].replace("line_30 = 30", "line_30 = 'hook'")
 
@@ -62,6 +66,19 @@ def test_same_inputs_give_the_same_bytes(tmp_path):
     assert wheels[0].read_bytes() == wheels[1].read_bytes()
 
 
+def test_a_users_attributes_do_not_change_a_line_end(mini, tmp_path):
+    """Git reads them from their usual place even where it reads no configuration."""
+    (tmp_path / "config" / "git").mkdir(parents=True)
+    (tmp_path / "config" / "git" / "attributes").write_text("* text eol=crlf\n")
+    mini.patch("hook", {"alpha/core.py": HOOK, "alpha/new.py": "new = 1\n"})
+    assert mini.build(XDG_CONFIG_HOME=str(tmp_path / "config"), HOME=str(tmp_path)).returncode == 0
+    installed = site_packages(mini.checkout.runtime)
+    assert (installed / "alpha/core.py").read_bytes() == HOOK.encode()
+    assert (installed / "alpha/new.py").read_bytes() == b"new = 1\n"
+    refresh = mini.sm120("series", "refresh", "--check", XDG_CONFIG_HOME=str(tmp_path / "config"))
+    assert refresh.returncode == 0, refresh.stdout + refresh.stderr
+
+
 def test_the_wheel_agrees_with_its_own_record(built, tmp_path):
     (wheel,) = (built.checkout.build / "wheels").rglob("*.whl")
     result = subprocess.run(
@@ -75,7 +92,7 @@ def test_the_wheel_agrees_with_its_own_record(built, tmp_path):
         record = next(name for name in names if name.endswith("RECORD"))
         listed = {line.split(",")[0] for line in archive.read(record).decode().splitlines()}
     assert listed == names
-    assert (built.checkout.build / "trees" / "alpha-1.0").is_dir()
+    assert built.pristine.is_dir()
 
 
 def test_nothing_changed_nothing_done(built):
@@ -105,6 +122,22 @@ def test_one_changed_patch_rebuilds_one_wheel_and_no_dependencies(built):
     assert all(after[name] == wheels[name] for name in after if name.startswith("beta"))
     assert len({name for name in after if name.startswith("alpha")} - set(wheels)) == 1
     assert {path: path.stat().st_mtime_ns for path in (built.checkout.build / "deps").iterdir()} == layers
+
+
+def test_another_wheel_of_the_same_version_is_unpacked_anew(built, monkeypatch):
+    """As of another Python or machine: the identity names its hash, so its files must be what is installed."""
+    before = built.pristine
+    built.release({**PRISTINE, "alpha/core.py": PRISTINE["alpha/core.py"] + "other_wheel = True\n"})
+    assert built.pristine.name.startswith("alpha-1.0-") and built.pristine != before
+    for name, value in built.environment.items():
+        monkeypatch.setenv(name, value)
+    artifact = load_recipe(built.checkout, "alpha").artifact
+    release = Release(version="1.0", file=artifact.file, sha256=artifact.sha256)
+    assert "other_wheel" in (release_tree(built.checkout, "alpha", release) / "alpha/core.py").read_text()
+    shutil.rmtree(built.pristine)
+    assert built.build().returncode == 0
+    assert "other_wheel" in (site_packages(built.checkout.runtime) / "alpha/core.py").read_text()
+    assert "other_wheel" not in (before / "alpha/core.py").read_text()
 
 
 def test_killed_at_any_moment_and_run_again(built):
@@ -183,6 +216,50 @@ def test_doctor_sees_drift_by_hash(built):
     assert result.returncode == 1 and "drifted: alpha/core.py" in result.stdout
 
 
+@pytest.mark.parametrize("loss", ["layer", "mark"])
+def test_a_runtime_without_its_dependencies_is_not_up_to_date(built, loss, monkeypatch, tmp_path):
+    """`build/deps` may be deleted to free space, and an interrupted installation has no mark of completeness."""
+    (layer,) = (built.checkout.build / "deps").iterdir()
+    if loss == "layer":
+        shutil.rmtree(layer)
+    else:
+        (layer / "complete").unlink()
+    found = diagnose(built.checkout)
+    assert len(found.drift) == 1 and layer.name in found.drift[0] and "make runtime" in found.drift[0]
+    assert built.sm120("doctor").returncode == 1
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
+    site_packages(tmp_path / "venv").mkdir(parents=True)
+    with pytest.raises(Refusal, match=r"(?s)\[runtime-missing\].*make runtime"):
+        link_test_layer(built.checkout)
+    monkeypatch.undo()
+    result = built.build()
+    assert result.returncode == 0 and "is up to date" not in result.stdout, result.stdout
+    assert (layer / "complete").is_file() and diagnose(built.checkout).drift == []
+
+
+def test_a_runtime_whose_proof_failed_does_not_push_out_a_proven_one(built, monkeypatch):
+    """After a good, a failed and a good one it is the first good one that a return would want."""
+    for name, value in built.environment.items():
+        monkeypatch.setenv(name, value)
+
+    def build(verdict: int) -> str:
+        def prove(home: Path, rows: Path) -> int:
+            rows.write_text("[]")
+            return verdict
+
+        with contextlib.suppress(Refusal):
+            build_runtime(built.checkout, "none", lambda line: None, prove)
+        return max((built.checkout.build / "runtimes").iterdir(), key=lambda home: home.stat().st_mtime).name
+
+    first = build(0)
+    built.patch("failing", {"alpha/tool.sh": "#!/bin/sh\nexit 1\n"})
+    failed = build(1)
+    assert built.checkout.runtime.resolve().name == first != failed
+    built.patch("hook", {"alpha/core.py": HOOK})
+    last = build(0)
+    assert {home.name for home in (built.checkout.build / "runtimes").iterdir()} == {first, last}
+
+
 def test_doctor_without_a_runtime_or_gpu_is_no_error(mini):
     result = mini.sm120("doctor", "--json", PATH="/usr/bin:/bin")
     assert result.returncode == 0, result.stderr
@@ -236,13 +313,95 @@ def test_save_refuses_a_rebase_that_is_not_finished(built, tmp_path):
     assert {path.name: path.read_bytes() for path in built.folder.iterdir()} == before
 
 
+@pytest.mark.parametrize("checkout", [["sm120-base"], ["-b", "trial", "sm120-base"]], ids=["detached", "branch"])
+def test_save_refuses_what_is_not_the_branch_of_the_series(built, tmp_path, checkout):
+    """There the patches that the branch goes on with would count as gone."""
+    work = tmp_path / "work"
+    assert built.sm120("series", "edit", "alpha", str(work)).returncode == 0
+    before = {path.name: path.read_bytes() for path in built.folder.iterdir()}
+    subprocess.run(["git", "checkout", "--quiet", *checkout], cwd=work, check=True)
+    result = built.sm120("series", "save", "alpha", str(work))
+    assert result.returncode == 2 and "[workspace-branch]" in result.stderr and "git checkout series" in result.stderr
+    subprocess.run(["git", "checkout", "--quiet", "series"], cwd=work, check=True)
+    subprocess.run(["git", "reset", "--quiet", "--hard", "sm120-base"], cwd=work, check=True)
+    assert "[workspace-empty]" in built.sm120("series", "save", "alpha", str(work)).stderr
+    assert {path.name: path.read_bytes() for path in built.folder.iterdir()} == before
+
+
+def test_save_keeps_the_patches_that_edit_did_not_come_to(built, tmp_path):
+    """`edit` stops at a patch that does not apply; mending that one must not cost those behind it."""
+    add_fuzzy_patch(built)
+    base = PRISTINE["alpha/tool.sh"]
+    built.patch("last", {"alpha/tool.sh": base + "echo more\n"})
+    last = (built.folder / "last.patch").read_bytes()
+    work = tmp_path / "work"
+    assert "[patch-conflict]" in built.sm120("series", "edit", "alpha", str(work)).stderr
+    before = {path.name: path.read_bytes() for path in built.folder.iterdir()}
+    assert built.sm120("series", "save", "alpha", str(work)).returncode == 0
+    assert {path.name: path.read_bytes() for path in built.folder.iterdir()} == before, "nothing was mended"
+
+    core = work / "alpha/core.py"
+    core.write_text(core.read_text().replace("line_20 = 20\n", "line_20 = 2020\n"))
+    message = parse_patch(built.folder / "needs-fuzz.patch").header + "Slug: needs-fuzz\n"
+    commit = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--all", "--message", message]
+    subprocess.run(commit, cwd=work, check=True)
+    result = built.sm120("series", "save", "alpha", str(work))
+    assert result.stdout.split() == ["first-change", "needs-fuzz", "last"], result.stderr
+    assert (built.folder / "last.patch").read_bytes() == last
+    assert built.build().returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a filesystem needs root")
+def test_save_from_another_file_system(built, tmp_path):
+    before = {path.name: path.read_bytes() for path in built.folder.iterdir()}
+    mount = tmp_path / "memory"
+    mount.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", mount], check=True)
+    try:
+        work = mount / "work"
+        assert built.sm120("series", "edit", "alpha", str(work)).returncode == 0
+        result = built.sm120("series", "save", "alpha", str(work))
+        assert (result.returncode, result.stdout) == (0, "first-change\n"), result.stderr
+    finally:
+        subprocess.run(["umount", "--lazy", mount], check=True)
+    assert {path.name: path.read_bytes() for path in built.folder.iterdir()} == before
+    assert [path.name for path in built.checkout.patches.iterdir()] == ["alpha"], "nothing is left aside"
+
+
+def test_a_series_that_cannot_be_written_whole_is_not_written(built):
+    good = (built.folder / "first-change.patch").read_bytes()
+    before = {path.name: path.read_bytes() for path in built.folder.iterdir()}
+    changed = good.replace(b"without it", b"without that")
+    with pytest.raises(Refusal, match="header-end"):
+        write_patches(built.folder, {"first-change": changed, "second-change": b"no patch\n"}, ["second-change"])
+    assert {path.name: path.read_bytes() for path in built.folder.iterdir()} == before
+    assert [path.name for path in built.checkout.patches.iterdir()] == ["alpha"]
+
+
+def test_a_description_that_ends_a_line_like_the_separator_stays_whole(built, tmp_path):
+    """Only the line `---` ends a header; what `refresh` and `save` cut off there was lost."""
+    text = "a table\n | old | new |\n -------\n behind it"
+    path = built.patch("drawn", {"alpha/tool.sh": PRISTINE["alpha/tool.sh"] + "echo more\n"}, Description=text)
+    path.write_text(path.read_text().replace("@@ -1,2 +1,3 @@", "@@ -1,2 +1,3 @@ main"))
+    header = parse_patch(path).header
+    assert header.endswith("Evidence: cpu\n") and path.read_text().startswith(header + "---\ndiff --git ")
+    result = built.sm120("series", "refresh")
+    assert (result.returncode, result.stdout) == (0, "rewritten: drawn\n"), result.stderr
+    assert parse_patch(path).header == header
+    before = path.read_bytes()
+    work = tmp_path / "work"
+    assert built.sm120("series", "edit", "alpha", str(work)).returncode == 0
+    assert built.sm120("series", "save", "alpha", str(work)).returncode == 0
+    assert path.read_bytes() == before
+
+
 def test_apply_patches_a_users_tree_or_leaves_it_alone(built, tmp_path):
     add_kernel(built)
     built.patch("hook", {"alpha/core.py": HOOK, "alpha/tool.sh": None}, Kernels="packing")
     assert built.sm120("series", "refresh").returncode == 0
     assert built.build().returncode == 0
     mine = tmp_path / "mine"
-    shutil.copytree(built.checkout.build / "trees" / "alpha-1.0", mine)
+    shutil.copytree(built.pristine, mine)
     (mine / "alpha/notes.txt").write_text("mine")
     assert built.sm120("series", "apply", "alpha", str(mine)).returncode == 0
     (mine / "alpha/notes.txt").unlink()
@@ -266,7 +425,7 @@ def test_real_quilt_gives_the_same_tree(built, tmp_path):
     recipe = load_recipe(built.checkout, "alpha")
     assert built.build().returncode == 0
     ours = built.checkout.build / "trees" / recipe.name
-    theirs = quilt_tree(built.checkout, recipe, built.checkout.build / "trees" / "alpha-1.0", tmp_path / "quilt")
+    theirs = quilt_tree(built.checkout, recipe, built.pristine, tmp_path / "quilt")
     assert snapshot(ours) == snapshot(theirs)
 
 

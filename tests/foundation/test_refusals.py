@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import zipfile
 from pathlib import Path
@@ -156,6 +157,29 @@ def test_hunk_that_needs_fuzz_is_refused(built, refuses):
     refuses(built, "patch-conflict", f"needs-fuzz.patch:{hunk}:", "alpha/core.py line 18", "no fuzz is allowed")
 
 
+@pytest.fixture(params=["global", "environment"])
+def lax(request, tmp_path) -> dict[str, str]:
+    """A user's git that takes any white space for any other, by a file or by variables."""
+    if request.param == "environment":
+        key = {"GIT_CONFIG_KEY_0": "apply.ignoreWhitespace", "GIT_CONFIG_VALUE_0": "change"}
+        return {"GIT_CONFIG_COUNT": "1", **key}
+    (tmp_path / "gitconfig").write_text("[apply]\n\tignoreWhitespace = change\n\twhitespace = fix\n")
+    return {"GIT_CONFIG_GLOBAL": str(tmp_path / "gitconfig")}
+
+
+def test_other_white_space_is_refused_whatever_the_users_git_ignores(built, refuses, lax, tmp_path):
+    spaced = PRISTINE["alpha/core.py"].replace("line_18 = 18", "line_18  =  18")
+    changed = {"alpha/core.py": spaced.replace("= 20\n", "= 2020\n")}
+    built.patch("spaced", changed, base={**PRISTINE, "alpha/core.py": spaced})
+    refuses(built, "patch-conflict", "spaced.patch:", "alpha/core.py line 18", **lax)
+    refresh = built.sm120("series", "refresh", **lax)
+    assert refresh.returncode == 2 and "[patch-conflict]" in refresh.stderr, refresh.stdout
+    mine = tmp_path / "mine"
+    shutil.copytree(built.pristine, mine)
+    applied = built.sm120("series", "apply", "alpha", str(mine), **lax)
+    assert applied.returncode == 2 and "[patch-conflict]" in applied.stderr, applied.stdout
+
+
 def test_drifted_hunk_is_refused_until_refreshed(built, refuses):
     shifted = {**PRISTINE, "alpha/core.py": PRISTINE["alpha/core.py"].replace("line_2 = 2\n", "")}
     path = built.patch(
@@ -237,6 +261,13 @@ def test_overlay_twice_on_one_target_is_refused(built, refuses):
 def test_unknown_flavor_is_refused(built):
     result = built.sm120("runtime", "--flavor", "rocm")
     assert result.returncode == 2 and "[runtime-flavor]" in result.stderr and "none" in result.stderr
+
+
+def test_a_probe_that_is_not_there_is_refused(built):
+    """Nothing was run: that must not read as red and green."""
+    result = built.sm120("probe", "frist-change")
+    assert result.returncode == 2 and "[unknown-slug]" in result.stderr, result.stdout + result.stderr
+    assert "there are: alpha, first-change" in result.stderr
 
 
 def test_folder_in_the_way_of_the_runtime_is_left_alone(mini, refuses):

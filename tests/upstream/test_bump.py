@@ -328,6 +328,22 @@ def served(queue):
     return queue
 
 
+def test_what_accepting_says_to_do_next_can_be_done(queue, probed):
+    """Every command names the arguments that it needs, and the record those probes that its table wants."""
+    plan_of(queue, probes=True)
+    result = queue.sm120("bump", "alpha", "1.1", "--accept", "--drop", "clashes", "--drop", "builds-on")
+    assert result.returncode == 0, result.stderr
+    said = next(line for line in result.stdout.splitlines() if line.startswith("now: "))
+    steps = [step.strip() for step in said.removeprefix("now: ").split(",")]
+    assert steps == [
+        "sm120 series refresh --check",
+        "sm120 probe alpha",
+        "sm120 matrix --record --probes",
+        "sm120 readme",
+        "make test",
+    ]
+
+
 def test_an_accepted_pin_serves_what_the_old_one_served(served, probed):
     plan = plan_of(served, probes=True)
     done = bump.accept(served.checkout, plan, ["clashes", "builds-on"])

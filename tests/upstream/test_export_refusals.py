@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def queue(mini):
     for slug in ("first", "second"):
         (probes / f"test_{slug}.py").write_text("import alpha\n\n\ndef test_it():\n    assert alpha\n")
     for name, text in foundation.PRISTINE.items():
-        path = mini.checkout.build / "trees" / "alpha-1.0" / name
+        path = mini.pristine / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return mini
@@ -88,7 +89,47 @@ def state(clone: Path, *, without: str = "") -> dict[str, object]:
 
 def closure_of(queue, slug: str = "second"):
     recipe = load_recipe(queue.checkout, "alpha")
-    return recipe, find_closure(queue.checkout, recipe.series, queue.checkout.build / "trees" / "alpha-1.0", slug)
+    return recipe, find_closure(queue.checkout, recipe.series, queue.pristine, slug)
+
+
+def test_a_users_git_can_neither_bend_a_patch_nor_lead_elsewhere(queue, clone, tmp_path, monkeypatch):
+    """White space that is ignored is fuzz; and a variable of git's hooks names another repository than the clone."""
+    (tmp_path / "gitconfig").write_text("[apply]\n\tignoreWhitespace = change\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
+    recipe, closure = closure_of(queue)
+    git(clone, "stash", "--quiet", "--include-untracked")
+    core = clone / "python" / "alpha" / "core.py"
+    core.write_text(core.read_text().replace("line_4 = 4\n", "line_4  =  4\n"))
+    git(clone, "commit", "--quiet", "--all", "-m", "spaces")
+    with pytest.raises(Refusal, match=r"\[export-conflict\]"):
+        export_onto(queue.checkout, recipe, closure, clone)
+
+    git(tmp_path, "init", "--quiet", "elsewhere")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere" / ".git"))
+    export_onto(queue.checkout, recipe, closure, clone, "v1.0")
+    monkeypatch.delenv("GIT_DIR")
+    assert git(clone, "branch", "--list", "second").strip() == "second"
+
+
+def test_how_a_user_mails_is_no_part_of_what_is_exported(queue, tmp_path, monkeypatch):
+    recipe, closure = closure_of(queue)
+    plain = export_mbox(queue.checkout, recipe, closure, queue.pristine, tmp_path / "plain")
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    (hooks / "pre-commit").write_text("#!/bin/sh\nexit 1\n")
+    (hooks / "pre-commit").chmod(0o755)
+    (tmp_path / "gitconfig").write_text(
+        f"[core]\n\thooksPath = {hooks}\n[format]\n\tsignOff = true\n\tattach = x\n\tsuffix = .txt\n"
+        "[diff]\n\tnoprefix = true\n\tcontext = 9\n[commit]\n\tgpgSign = true\n[user]\n\tsigningKey = none\n"
+    )
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
+    for role in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{role}_DATE", "2026-11-29T00:00:00Z")
+    mailed = export_mbox(queue.checkout, recipe, closure, queue.pristine, tmp_path / "mailed")
+    assert [path.name for path in mailed] == [path.name for path in plain]
+    for one, other in zip(plain, mailed, strict=True):
+        text, expected = (re.sub(r"(?m)^Date: .*$", "", path.read_text()) for path in (other, one))
+        assert text == expected
 
 
 @pytest.mark.parametrize("detached", [False, True], ids=["on-a-branch", "detached"])
@@ -160,7 +201,7 @@ def test_a_folder_with_files_is_no_place_for_an_mbox(queue, tmp_path):
     (tmp_path / "mbox").mkdir()
     (tmp_path / "mbox" / "mine.txt").write_text("mine")
     with pytest.raises(Refusal, match=r"\[export-exists\]"):
-        export_mbox(queue.checkout, recipe, closure, queue.checkout.build / "trees" / "alpha-1.0", tmp_path / "mbox")
+        export_mbox(queue.checkout, recipe, closure, queue.pristine, tmp_path / "mbox")
     assert [path.name for path in (tmp_path / "mbox").iterdir()] == ["mine.txt"]
 
 

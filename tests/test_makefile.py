@@ -1,0 +1,57 @@
+"""`make` installs anew whatever the editable install compiles, and nothing else makes it do so."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SUFFIXES = (".cu", ".cuh", ".cpp", ".h", ".def", ".cmake")
+COMPILED = sorted(
+    str(path.relative_to(ROOT))
+    for folder in ("kernels", "cmake")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in SUFFIXES and "tests" not in path.parts  # tests compile their own, each time they run
+)
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not on PATH")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Makefile and what it may look at, beside an environment that is newer than all of it."""
+    root = tmp_path_factory.mktemp("checkout")
+    for name in ("Makefile", "pyproject.toml", "CMakeLists.txt", *COMPILED, "kernels/mrope/op.py"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, root / name)
+    (root / "build" / "dev").mkdir(parents=True)
+    for stamp in (".installed", ".tested"):
+        (root / "build" / "dev" / stamp).touch()
+    return root
+
+
+def installs(root: Path, *arguments: str) -> int:
+    """How many installations `make test` would do; nothing is run."""
+    # Under `make test` the outer make's own options would be this one's too.
+    environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS")}
+    command = ["make", "--dry-run", *arguments, "test"]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.count("pip install")
+
+
+def test_nothing_is_installed_when_nothing_changed(installed: Path) -> None:
+    assert installs(installed) == 0
+    assert installs(installed, "--what-if", "kernels/mrope/op.py") == 0, "an editable install sees it as it is"
+
+
+@pytest.mark.parametrize("source", ["pyproject.toml", "CMakeLists.txt", *COMPILED])
+def test_a_changed_source_is_compiled_before_it_is_tested(installed: Path, source: str) -> None:
+    assert installs(installed, "--what-if", source) >= 2, "the install, and what the tests need on top of it"
+
+
+def test_the_sources_are_found() -> None:
+    assert {"kernels/xqa_mask/xqa_mask.cuh", "kernels/mrope/variants.def", "cmake/Sm120Kernel.cmake"} <= {*COMPILED}

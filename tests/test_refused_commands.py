@@ -1,0 +1,129 @@
+"""A bad input is a message and exit code 2, never a traceback: that ends with 1, as a check does that said no."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sm120.integration import cli, runtime, wheels
+from sm120.integration.apply import apply_patch
+from sm120.integration.patch_file import parse_patch
+from sm120.integration.pin import load_pin
+from sm120.integration.prove import prove
+from sm120.integration.prove.runtime import Runtime
+from sm120.integration.refusal import Refusal
+
+PLAN = ["plan", "flash-next", "--weights", "70GiB"]
+INPUTS = [
+    ([*PLAN, "--set", "mem-fraction-static=abc"], 2, "[plan-settings] mem-fraction-static is 'abc'"),
+    ([*PLAN, "--set", "mem-fraction-static=[1]"], 2, "[plan-settings] mem-fraction-static is [1]"),
+    ([*PLAN, "--set", "page-size=2"], 2, "[plan-settings] page_size is 2, needs a multiple of the index ratio"),
+    ([*PLAN, "--set", "page-size=inf"], 2, "[plan-settings] page-size is inf"),
+    ([*PLAN, "--set", "hicache-size=abc"], 2, "[plan-settings] hicache-size is 'abc'"),
+    ([*PLAN, "--set", "context-length=abc"], 2, "[plan-settings] context-length is 'abc'"),
+    ([*PLAN, "--set", "max-running-requests=abc"], 2, "[plan-settings] max-running-requests is 'abc'"),
+    ([*PLAN, "--gpu-mem", "1e400"], 2, "[plan-size] '1e400'"),
+    ([*PLAN, "--model", "{list}"], 2, "[plan-model]"),
+    (["plan", "flash-next", "--weights", "1e400"], 2, "[plan-size] '1e400'"),
+    (["series", "save", "sglang", "/nonexistent"], 2, "[workspace-missing] /nonexistent"),
+    (["series", "save", "nonexistent", "{folder}"], 2, "[pin-missing]"),
+    (["series", "edit", "sglang", "/etc/passwd"], 2, "[workspace-exists] /etc/passwd"),
+    (["serve", "flash-next", "--print", "--set", "paths.storage=/etc/passwd/x"], 1, "/etc/passwd/x: not writable"),
+    (["serve", "flash-next", "--print", "--set", "rope.target.factor=abc"], 2, "[profile-setting] rope"),
+    (["serve", "flash-next", "--print", "--set", "paths.model={folder}"], 2, "[profile-checkpoint]"),
+    (["serve", "flash-next", "--print", "--port", "99999"], 2, "--port"),
+    (["assert-startup", "cpu-proof", "--url", "http://[::1"], 2, "[startup-url] http://[::1"),
+    (["assert-startup", "flash-next", "--log", "{text}", "--set", "page-size=2"], 2, "[plan-settings] page_size is 2"),
+    (["qualify", "--url", "http://[::1", "--folder", "{folder}/runs"], 2, "[qualify-endpoint] 'http://[::1'"),
+    (["compare", "{bytes}", "{bytes}"], 2, "[result-schema]"),
+    (["metrics", "--port", "99999"], 2, "--port"),
+    (["results", "--plots", "/etc/passwd"], 2, "[os-error] /etc/passwd"),
+]
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    """Run a command line in this process: (exit code, everything that it printed)."""
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe{")
+    (tmp_path / "list").write_text("[]")
+    (tmp_path / "text").write_text("a server's log\n")
+    (tmp_path / "config.json").write_text("[]")
+    monkeypatch.setenv("SM120_CONFIG", str(tmp_path / "none"))
+
+    def run(*arguments: str) -> tuple[int, str]:
+        places = {name: str(tmp_path / name) for name in ("bytes", "list", "text")} | {"folder": str(tmp_path)}
+        monkeypatch.setattr(sys, "argv", ["sm120", *(argument.format(**places) for argument in arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        printed = capsys.readouterr()
+        return ended.value.code, printed.out + printed.err
+
+    return run
+
+
+@pytest.mark.parametrize(("arguments", "code", "says"), INPUTS, ids=lambda value: str(value)[:60])
+def test_a_bad_input_is_refused_by_name(command, arguments, code, says):
+    found, printed = command(*arguments)
+    assert says in printed and "Traceback" not in printed
+    assert found == code, printed
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/x"), "[disk-full] /x: "),
+        (PermissionError(errno.EACCES, "Permission denied", "/x"), "[os-error] /x: Permission denied"),
+        (OSError("no number"), "[os-error] no number"),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), "[text-encoding] "),
+    ],
+    ids=["full-disk", "no-access", "without-a-number", "not-text"],
+)
+def test_what_the_machine_refuses_is_a_message(command, monkeypatch, error, says):
+    def fail():
+        raise error
+
+    monkeypatch.setattr(cli, "app", fail)
+    assert (lambda code, text: (code, says in text))(*command("doctor")) == (2, True)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("make_model.py failed"), ValueError("no proof layer")], ids=str)
+def test_a_proof_that_breaks_is_a_proof_that_failed(command, monkeypatch, error):
+    def fail(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr(prove, "prove", fail)
+    monkeypatch.setattr(runtime, "build_runtime", lambda checkout, flavor, report, proof: proof(Path("/"), Path("/")))
+    code, printed = command("runtime", "--prove")
+    assert code == 2 and "[proof-failed]" in printed and str(error) in printed
+
+
+def test_a_script_of_the_proof_that_hangs_is_named(tmp_path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "bin" / "python").chmod(0o755)
+    with pytest.raises(RuntimeError, match=r"make_model\.py did not end within"):
+        Runtime(tmp_path).run_script(Path("make_model.py"), timeout=0.2)
+
+
+PIN = Path(__file__).parent.parent / "patches" / "sglang"
+FULL = subprocess.CompletedProcess([], 1, "", "OSError: [Errno 28] No space left on device\n")
+
+
+def test_a_disk_that_fills_up_is_called_so_by_every_step(monkeypatch, tmp_path):
+    """While a wheel is packed, a patch applied, an environment made: each has its own word for what else goes wrong."""
+    pin = load_pin(PIN)
+    info = tmp_path / "tree" / f"{pin.distribution}-{pin.version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Version: {pin.version}\n")
+    monkeypatch.setattr(subprocess, "run", lambda *arguments, **options: FULL)
+    for work in (
+        lambda: wheels.repack(tmp_path / "tree", pin, "local", tmp_path / "wheel"),
+        lambda: apply_patch(tmp_path, parse_patch(next(PIN.glob("*.patch")))),
+        lambda: runtime._make_venv(tmp_path / "home"),
+    ):
+        with pytest.raises(Refusal, match=r"\[disk-full\]"):
+            work()

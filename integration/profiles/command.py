@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sm120.integration.namespace.identity import Serving
+from sm120.integration.namespace.identity import Serving, with_environment
 from sm120.integration.prove.server import command_line
 from sm120.integration.refusal import Refusal
 
@@ -97,8 +97,8 @@ def environment(profile: Profile, storage: Path | None) -> dict[str, str]:
     return extra
 
 
-def serving(profile: Profile, machine: Machine, torch_version: str) -> Serving:
-    """What of the profile decides the bytes of a stored page."""
+def serving(profile: Profile, machine: Machine, torch_version: str, environment: Mapping[str, str]) -> Serving:
+    """What decides the bytes of a stored page: of the profile, and of all of the server's `environment`."""
     get = profile.argument
     backend = get("attention-backend", "auto")
     extra = storage_config(profile, machine)
@@ -110,7 +110,7 @@ def serving(profile: Profile, machine: Machine, torch_version: str) -> Serving:
         "mamba_radix_cache_strategy", "mamba_track_interval", "gdn_mtp_cache_mode", "chunked_prefill_size",
     ]  # fmt: skip
     given = {name: get(name.replace("_", "-")) for name in names if get(name.replace("_", "-")) is not None}
-    return Serving(
+    said = Serving(
         dtype=get("dtype", "auto"),
         page_size=get("page-size", 1),
         hicache_mem_layout=get("hicache-mem-layout", "page_first"),
@@ -118,9 +118,9 @@ def serving(profile: Profile, machine: Machine, torch_version: str) -> Serving:
         page_checksum=bool(extra.get("page_checksum", False)),
         prefill_attention_backend=get("prefill-attention-backend", backend),
         decode_attention_backend=get("decode-attention-backend", backend),
-        mamba_conv_dtype=profile.environment.get("SGLANG_MAMBA_CONV_DTYPE", "auto"),
         rope_scaling=json.dumps(rope, sort_keys=True) if any(rope.values()) else "none",
         torch_version=torch_version,
         capability=profile.capability,
         **given,
     )
+    return with_environment(said, environment)

@@ -49,6 +49,11 @@ class Prepared:
         tail = arguments(self.profile, self.machine, host=self.host, port=self.port, model=model)
         return [str(self.runtime / "bin" / "serve"), *tail]
 
+    def surroundings(self, pages: Path | None = None) -> dict[str, str]:
+        """All of the server's environment: what this process has, the proof layer's on a CPU, the profile's on top."""
+        extra = environment(self.profile, pages)
+        return Runtime(self.runtime.absolute()).environment(extra) if self.profile.on_cpu else {**os.environ, **extra}
+
     def printed(self) -> str:
         """The command line for a shell, one option a line, the environment in front."""
         storage = Path("NAMESPACE/pages") if self.profile.needs.storage else None
@@ -82,7 +87,7 @@ def namespace(prepared: Prepared, model: Path) -> store.Namespace:
     checkpoints = {"target": read_checkpoint(model, cache)}
     if profile.paths.draft:
         checkpoints["draft"] = read_checkpoint(Path(profile.paths.draft), cache)
-    meaning = serving(profile, prepared.machine, versions.get("torch", "unknown"))
+    meaning = serving(profile, prepared.machine, versions.get("torch", "unknown"), prepared.surroundings())
     wanted = identity(checkpoints, runtime_identity(record), meaning)
     return store.open_namespace(prepared.storage, profile.label, wanted)
 
@@ -90,17 +95,15 @@ def namespace(prepared: Prepared, model: Path) -> store.Namespace:
 def launch(checkout: Checkout, prepared: Prepared, say: Callable[[str], None] = print) -> NoReturn:
     """Replace this process by the server. A CPU profile goes through the proof layer."""
     profile = prepared.profile
-    served = Runtime(prepared.runtime.absolute()) if profile.on_cpu else None
-    if profile.needs.made_model and served:
+    if profile.needs.made_model and profile.on_cpu:
         wanted = models.DENSE if profile.needs.made_model == "dense" else models.HYBRID
-        model = models.make(served, wanted, checkout.build / "serve" / profile.name / "models")
+        kept = checkout.build / "serve" / profile.name / "models"
+        model = models.make(Runtime(prepared.runtime.absolute()), wanted, kept)
     else:
         model = Path(str(profile.paths.model))
     pages = None
     if profile.needs.storage:
         pages = namespace(prepared, model).pages
         say(f"namespace {pages}")
-    words, extra = prepared.words(str(model)), environment(profile, pages)
-    if served:
-        os.execve(words[0], words, served.environment(extra))
-    os.execve(words[0], words, {**os.environ, **extra})
+    words = prepared.words(str(model))
+    os.execve(words[0], words, prepared.surroundings(pages))

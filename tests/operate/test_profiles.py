@@ -1,6 +1,7 @@
 """Profiles: the schema, what a user's file and --set may change, what preflight says, what enters the namespace."""
 
 import json
+import os
 import tomllib
 from pathlib import Path
 
@@ -21,6 +22,8 @@ GPUS = {"sm120": ["RTX PRO 6000", "12.0", "580", "97887 MiB"], "sm121": ["GB10",
 @pytest.fixture(autouse=True)
 def no_user_files(monkeypatch, tmp_path):
     monkeypatch.setenv("SM120_CONFIG", str(tmp_path / "config"))
+    for name in [name for name in os.environ if name.startswith("SGLANG_")]:
+        monkeypatch.delenv(name)
 
 
 def words(name: str, *settings: str) -> list[str]:
@@ -261,9 +264,33 @@ def test_auto_follows_the_machine_and_fixed_does_not():
     ],
 )
 def test_what_decides_the_bytes_enters_the_namespace(setting, changes):
-    before = serving(load_profile("flash-next"), ABLE, "2.14.1")
-    after = serving(load_profile("flash-next", [setting]), ABLE, "2.14.1")
+    before = serving(load_profile("flash-next"), ABLE, "2.14.1", {})
+    after = serving(load_profile("flash-next", [setting]), ABLE, "2.14.1", {})
     assert (before != after) is changes
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "field"),
+    [
+        ("SGLANG_MAMBA_CONV_DTYPE", "float16", "mamba_conv_dtype"),
+        ("SGLANG_MAMBA_SSM_DTYPE", "float16", "mamba_ssm_dtype"),
+        ("SGLANG_USE_HND_KVCACHE", "1", "environment"),
+        ("SGLANG_LOG_LEVEL", "debug", None),
+        ("SGLANG_HICACHE_NIXL_BACKEND_STORAGE_DIR", "/elsewhere", None),
+        ("HOME", "/elsewhere", None),
+    ],
+)
+def test_what_the_server_reads_from_its_environment_enters_the_namespace(name, text, field):
+    profile = load_profile("flash-next", ["mamba-ssm-dtype="])
+    before = serving(profile, ABLE, "2.14.1", {}).model_dump()
+    after = serving(profile, ABLE, "2.14.1", {name: text}).model_dump()
+    assert {key for key in before if before[key] != after[key]} == ({field} if field else set())
+    assert field is None or text in after[field]
+
+
+def test_an_argument_wins_over_the_environment_as_in_the_server():
+    told = serving(load_profile("flash-next"), ABLE, "2.14.1", {"SGLANG_MAMBA_SSM_DTYPE": "float16"})
+    assert told == serving(load_profile("flash-next"), ABLE, "2.14.1", {}) and told.mamba_ssm_dtype == "bfloat16"
 
 
 def test_the_environment_names_the_pages():
@@ -339,5 +366,9 @@ def test_serve_becomes_the_server_with_the_namespace_of_its_settings(tmp_path, m
     # Other bytes, other folder; the same settings, the same folder.
     again = serve.namespace(prepared, model)
     assert again.folder == namespace.folder
+    # So does a setting that the server inherits, here a dtype of the same size.
+    monkeypatch.setenv("SGLANG_MAMBA_CONV_DTYPE", "float16")
+    assert serve.namespace(prepared, model).identity["serving"]["mamba_conv_dtype"] == "float16"
+    monkeypatch.delenv("SGLANG_MAMBA_CONV_DTYPE")
     profile.server["page-size"] = 32
     assert serve.namespace(prepared, model).folder != namespace.folder

@@ -44,6 +44,8 @@ class Serving(BaseModel):
     speculative_num_steps: int = Field(0, ge=0)
     speculative_eagle_topk: int = Field(0, ge=0)
     speculative_num_draft_tokens: int = Field(0, ge=0)
+    speculative_draft_kv_cache_dtype: str = "auto"
+    speculative_draft_model_quantization: str = "none"
     prefill_attention_backend: str
     decode_attention_backend: str
     linear_attn_prefill_backend: str = "none"

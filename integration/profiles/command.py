@@ -106,7 +106,8 @@ def serving(profile: Profile, machine: Machine, torch_version: str, environment:
     names = [
         "tp_size", "pp_size", "dp_size", "ep_size", "dcp_size", "attn_cp_size", "quantization", "kv_cache_dtype",
         "mamba_ssm_dtype", "speculative_algorithm", "speculative_num_steps", "speculative_eagle_topk",
-        "speculative_num_draft_tokens", "linear_attn_prefill_backend", "linear_attn_decode_backend",
+        "speculative_num_draft_tokens", "speculative_draft_kv_cache_dtype", "speculative_draft_model_quantization",
+        "linear_attn_prefill_backend", "linear_attn_decode_backend",
         "mamba_radix_cache_strategy", "mamba_track_interval", "gdn_mtp_cache_mode", "chunked_prefill_size",
     ]  # fmt: skip
     given = {name: get(name.replace("_", "-")) for name in names if get(name.replace("_", "-")) is not None}

@@ -252,6 +252,8 @@ def test_auto_follows_the_machine_and_fixed_does_not():
     ("setting", "changes"),
     [
         ("kv-cache-dtype=bf16", True),
+        ("speculative-draft-kv-cache-dtype=fp8_e5m2", True),
+        ("speculative-draft-model-quantization=unquant", True),
         ("mamba-ssm-dtype=float32", True),
         ("gdn-mtp-cache-mode=full", True),
         ("rope.target.factor=4.0", True),

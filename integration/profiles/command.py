@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sm120.integration.gpus import ORDER
 from sm120.integration.namespace.identity import Serving, with_environment
 from sm120.integration.prove.server import command_line
 from sm120.integration.refusal import Refusal
@@ -90,7 +91,7 @@ def arguments(profile: Profile, machine: Machine, *, host: str, port: int, model
 
 def environment(profile: Profile, storage: Path | None) -> dict[str, str]:
     """What the server's environment gets on top of its own."""
-    extra = dict(profile.environment)
+    extra = {**profile.environment, **({} if profile.on_cpu else ORDER)}
     if storage is not None:
         extra["SGLANG_HICACHE_NIXL_BACKEND_STORAGE_DIR"] = str(storage)
         extra["SGLANG_HICACHE_NIXL_BACKEND_PLUGIN"] = "POSIX"

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from sm120.integration.checkout import Checkout
-from sm120.integration.doctor import gpus as visible_gpus
 from sm120.integration.namespace import store
 from sm120.integration.namespace.checkpoint import HashCache, read_checkpoint
 from sm120.integration.namespace.identity import identity, runtime_identity
@@ -19,7 +18,7 @@ from sm120.integration.prove import models
 from sm120.integration.prove.runtime import Runtime
 
 from .command import Machine, arguments, environment, serving
-from .preflight import Check, ask_machine, preflight
+from .preflight import Check, ask_machine, preflight, visible_to
 from .profile import Profile
 
 # What a reader wants to see before waiting for a large model to load.
@@ -73,8 +72,8 @@ def prepare(checkout: Checkout, profile: Profile, *, host: str, port: int) -> Pr
     if storage is None and profile.needs.made_model:
         storage = checkout.build / "serve" / profile.name / "storage"
     machine = ask_machine(storage)
-    gpus = None if profile.on_cpu else visible_gpus()
-    checks = preflight(profile, runtime=checkout.runtime, storage=storage, gpus=gpus, machine=machine)
+    seen = visible_to(profile)
+    checks = preflight(profile, runtime=checkout.runtime, storage=storage, gpus=seen, machine=machine)
     return Prepared(profile, checkout.runtime, storage, machine, checks, host, port)
 
 

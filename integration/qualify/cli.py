@@ -59,7 +59,7 @@ def qualify_command(
     used = load_profile(profile) if profile else None
     run.mkdir(parents=True)
     endpoint = Endpoint(url, run / "requests.jsonl")
-    here = device()
+    here = device(used)
     conditions = Conditions(
         device=here["device"],
         power_limit_w=here["power_limit_w"],
@@ -86,6 +86,7 @@ def qualify_command(
         runtime=runtime,
         trace=recorded,
         context=context,
+        here=here,
         say=say,
     )
     table = Table("what", "request", "value", "why not, or note")

@@ -18,6 +18,7 @@ from typing import Any
 from sm120.integration.gpus import gpus, visible
 from sm120.integration.profiles.preflight import taken_gpu, visible_to
 from sm120.integration.profiles.profile import Profile
+from sm120.integration.refusal import Refusal
 from sm120.integration.results.record import UNITS, Conditions, Measurement, Result
 
 from .cases import Needle, ToolScore, measure_needles, measure_tools
@@ -50,7 +51,11 @@ def qualify(
     A measurement that fails is in the result with its reason and no number. `name` seeds the texts, so that no run
     meets the cache of another. Sizes that the endpoint does not take, or that are beyond `context` tokens, become
     smaller, and the conditions' note says so. `here` is what `device` told of the profile that is served.
+
+    Raises:
+        Refusal: `qualify-name`, before anything is asked.
     """
+    identifier = run_id(name)
     (folder / "device.json").write_text(json.dumps(here or device(), indent=1) + "\n")
     if runtime is not None and (runtime / "runtime.json").is_file():
         shutil.copyfile(runtime / "runtime.json", folder / "runtime.json")
@@ -119,7 +124,7 @@ def qualify(
         measurements += _traced(endpoint, trace, plan.trace_characters, concurrency, name, most)
     result = Result(
         schema="sm120-result-1",
-        id=re.sub(r"[^a-z0-9.-]+", "-", name.lower()).strip("-."),
+        id=identifier,
         source="measured here",
         date=time.strftime("%Y-%m-%d", time.gmtime()),
         conditions=conditions,
@@ -127,6 +132,14 @@ def qualify(
     )
     (folder / "result.json").write_text(result.as_json())
     return result
+
+
+def run_id(name: str) -> str:
+    """The id of a run's result. Raises Refusal `qualify-name` for a name that gives none or is no folder's name."""
+    found = re.sub(r"[^a-z0-9.-]+", "-", name.lower()).strip("-.")
+    if not found or "/" in name:
+        raise Refusal("qualify-name", f"name is {name!r}, needs a letter or digit of a to z, 0 to 9, and no slash")
+    return found
 
 
 def _timed(kinds: tuple[str, ...], measure: Callable[[], list[Timing]]) -> list[Measurement]:

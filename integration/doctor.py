@@ -9,13 +9,13 @@ import json
 import os
 import platform
 import shutil
-import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sm120.integration.checkout import Checkout
 from sm120.integration.fetch import free_bytes, sha256_of
+from sm120.integration.gpus import gpus, visible
 from sm120.integration.runtime import has_layer, site_packages
 from sm120.integration.tool_output import tool_lines
 
@@ -56,10 +56,13 @@ def _machine(checkout: Checkout, found: Diagnosis) -> None:
         found.machine.append(("NVIDIA driver", "none (a normal state: everything but speed and CUDA code runs)"))
         found.missing.append("an NVIDIA driver and a GPU of compute capability exactly 12.0")
     else:
-        for name, capability, driver, memory in found_gpus:
-            found.machine.append(("GPU", f"{name}, compute capability {capability}, {memory}, driver {driver}"))
-        if not any(capability == SM120 for _, capability, _, _ in found_gpus):
-            have = ", ".join(capability for _, capability, _, _ in found_gpus)
+        seen = visible(found_gpus, os.environ)
+        for gpu in found_gpus:
+            hidden = "" if gpu in seen else ", hidden by CUDA_VISIBLE_DEVICES"
+            said = f"{gpu.name}, compute capability {gpu.capability}, {gpu.memory}, driver {gpu.driver}{hidden}"
+            found.machine.append((f"GPU {gpu.number}", said))
+        if not any(gpu.capability == SM120 for gpu in seen):
+            have = ", ".join(gpu.capability for gpu in seen) or "none that CUDA_VISIBLE_DEVICES shows"
             found.missing.append(f"a GPU of compute capability exactly {SM120}; here: {have}")
     nvcc = shutil.which("nvcc") or _existing(Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin" / "nvcc")
     if nvcc:
@@ -138,21 +141,6 @@ def _record_drift(installed: Path, wheel: str, exclude: set[str]) -> list[str]:
             if expected != "sha256=" + base64.urlsafe_b64encode(got).decode().rstrip("="):
                 bad.append(target)
     return bad
-
-
-def gpus() -> list[list[str]] | None:
-    """Rows of name, capability, driver and memory of every GPU; None where no driver answers."""
-    tool = shutil.which("nvidia-smi")
-    if not tool:
-        return None
-    query = "--query-gpu=name,compute_cap,driver_version,memory.total"
-    try:
-        result = subprocess.run([tool, query, "--format=csv,noheader"], capture_output=True, text=True, timeout=30)
-    except subprocess.TimeoutExpired:
-        return None
-    if result.returncode != 0:
-        return None
-    return [[part.strip() for part in line.split(",")] for line in result.stdout.splitlines() if line.count(",") == 3]
 
 
 def _memory() -> str:

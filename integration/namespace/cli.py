@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,7 @@ from sm120.integration.identity import digest
 
 from . import store
 from .checkpoint import HashCache, read_checkpoint
-from .identity import differences, directory_name, identity, parse_serving, runtime_identity
+from .identity import differences, directory_name, identity, parse_serving, runtime_identity, with_environment
 
 app = typer.Typer(no_args_is_help=True, help="Folders for stored pages, named by what the pages mean.")
 console, log = make_console(), make_console(stderr=True)
@@ -38,9 +39,10 @@ def derive(
 ) -> None:
     """Print the folder for SGLANG_HICACHE_NIXL_BACKEND_STORAGE_DIR, creating its namespace or checking that it matches.
 
-    Hashing can be interrupted: shards that are done are remembered below ROOT.
+    SGLANG_… variables that are set here count as settings: start the server from the same environment. Hashing can be
+    interrupted: shards that are done are remembered below ROOT.
     """
-    serving = parse_serving(field)
+    serving = with_environment(parse_serving(field), os.environ)
     runtime_hash = runtime_identity(runtime)
     cache = HashCache(root / ".hashes.json")
     models = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,8 @@ class Serving(BaseModel):
     speculative_num_steps: int = Field(0, ge=0)
     speculative_eagle_topk: int = Field(0, ge=0)
     speculative_num_draft_tokens: int = Field(0, ge=0)
+    speculative_draft_kv_cache_dtype: str = "auto"
+    speculative_draft_model_quantization: str = "none"
     prefill_attention_backend: str
     decode_attention_backend: str
     linear_attn_prefill_backend: str = "none"
@@ -52,6 +55,7 @@ class Serving(BaseModel):
     gdn_mtp_cache_mode: str = "none"
     chunked_prefill_size: int = -1
     rope_scaling: str = "none"
+    environment: str = "none"
     torch_version: str
     capability: str = Field(pattern=r"^(cpu|\d+\.\d+)$")
 
@@ -107,6 +111,27 @@ def parse_serving(fields: list[str]) -> Serving:
         return Serving(**values)
     except ValidationError as error:
         raise Refusal("namespace-field", first_problem(error)) from error
+
+
+# What the server reads from its environment where no argument says it: variable, field.
+FROM_ENVIRONMENT = {"SGLANG_MAMBA_CONV_DTYPE": "mamba_conv_dtype", "SGLANG_MAMBA_SSM_DTYPE": "mamba_ssm_dtype"}
+
+# Variables that say where, when or how loudly. SGLang has a thousand others, some of which change a page without
+# changing its size (SGLANG_USE_HND_KVCACHE): whatever is not named here counts.
+WITHOUT_MEANING = re.compile(r"SGLANG_(LOG_\w+|\w+_(DIR|PATH|PORT|HOST|TIMEOUT|INTERVAL)|HICACHE_NIXL_BACKEND_PLUGIN)")
+
+
+def with_environment(serving: Serving, environment: Mapping[str, str]) -> Serving:
+    """`serving` with what the server will read from `environment`; a field that was given wins, as its argument does."""
+    said = {
+        name: value
+        for name, value in environment.items()
+        if name.startswith("SGLANG_") and not WITHOUT_MEANING.fullmatch(name)
+    }
+    read = {field: said.pop(name) for name, field in FROM_ENVIRONMENT.items() if name in said}
+    if said:
+        read["environment"] = json.dumps(said, sort_keys=True)
+    return serving.model_copy(update={name: read[name] for name in read.keys() - serving.model_fields_set})
 
 
 def runtime_identity(path: Path) -> str:

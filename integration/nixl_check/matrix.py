@@ -45,6 +45,10 @@ class Matrix(BaseModel):
     def row(self, case: str, queue: str) -> Row | None:
         return next((row for row in self.rows if (row.case, row.queue) == (case, queue)), None)
 
+    def ran(self, queue: str) -> bool:
+        """Whether any case of a queue has a result."""
+        return any(row.queue == queue and row.result != "not run" for row in self.rows)
+
     def failures(self, queue: str, guarded: bool | None = None) -> list[Row]:
         """Failed rows of a queue: all, only those a runtime patch makes harmless, or only the others."""
         return [
@@ -54,8 +58,11 @@ class Matrix(BaseModel):
         ]
 
     def recommended(self) -> str | None:
-        """The first queue, in order of preference, whose every failure a patch of the runtime makes harmless."""
-        tested = [queue for queue in QUEUES if any(row.queue == queue for row in self.rows)]
+        """The first queue, in order of preference, whose every failure a patch of the runtime makes harmless.
+
+        One that nothing was shown of, as no case could run there, is none.
+        """
+        tested = [queue for queue in QUEUES if self.ran(queue)]
         return next((queue for queue in tested if not self.failures(queue, guarded=False)), None)
 
     def setting(self) -> str:

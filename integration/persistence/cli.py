@@ -15,14 +15,16 @@ from sm120.integration.console import make_console
 from ..prove.runtime import Runtime
 
 console, log = make_console(), make_console(stderr=True)
-RuntimeFolder = Annotated[Path | None, typer.Option(help="runtime folder; SM120_RUNTIME when left out")]
+RuntimeFolder = Annotated[
+    Path | None,
+    typer.Option(help="runtime folder; SM120_RUNTIME when left out, else build/runtime", show_default=False),
+]
 Folder = Annotated[Path, typer.Option(help="where to put test files: on the file system you will use")]
 
 
 def chosen_runtime(folder: Path | None) -> Runtime:
     extra = os.environ.get("SM120_RUNTIME_PATHS", "")
-    if folder is None:
-        return Runtime.from_environment()
+    folder = folder or Path(os.environ.get("SM120_RUNTIME") or "build/runtime")
     return Runtime(folder.absolute(), tuple(Path(path).absolute() for path in extra.split(os.pathsep) if path))
 
 

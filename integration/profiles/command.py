@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sm120.integration.namespace.identity import Serving
+from sm120.integration.gpus import ORDER
+from sm120.integration.namespace.identity import Serving, with_environment
 from sm120.integration.prove.server import command_line
 from sm120.integration.refusal import Refusal
 
@@ -95,15 +96,15 @@ def arguments(profile: Profile, machine: Machine, *, host: str, port: int, model
 
 def environment(profile: Profile, storage: Path | None) -> dict[str, str]:
     """What the server's environment gets on top of its own."""
-    extra = dict(profile.environment)
+    extra = {**profile.environment, **({} if profile.on_cpu else ORDER)}
     if storage is not None:
         extra["SGLANG_HICACHE_NIXL_BACKEND_STORAGE_DIR"] = str(storage)
         extra["SGLANG_HICACHE_NIXL_BACKEND_PLUGIN"] = "POSIX"
     return extra
 
 
-def serving(profile: Profile, machine: Machine, torch_version: str) -> Serving:
-    """What of the profile decides the bytes of a stored page."""
+def serving(profile: Profile, machine: Machine, torch_version: str, environment: Mapping[str, str]) -> Serving:
+    """What decides the bytes of a stored page: of the profile, and of all of the server's `environment`."""
     get = profile.argument
     backend = get("attention-backend", "auto")
     extra = storage_config(profile, machine)
@@ -111,11 +112,12 @@ def serving(profile: Profile, machine: Machine, torch_version: str) -> Serving:
     names = [
         "tp_size", "pp_size", "dp_size", "ep_size", "dcp_size", "attn_cp_size", "quantization", "kv_cache_dtype",
         "mamba_ssm_dtype", "speculative_algorithm", "speculative_num_steps", "speculative_eagle_topk",
-        "speculative_num_draft_tokens", "linear_attn_prefill_backend", "linear_attn_decode_backend",
+        "speculative_num_draft_tokens", "speculative_draft_kv_cache_dtype", "speculative_draft_model_quantization",
+        "linear_attn_prefill_backend", "linear_attn_decode_backend",
         "mamba_radix_cache_strategy", "mamba_track_interval", "gdn_mtp_cache_mode", "chunked_prefill_size",
     ]  # fmt: skip
     given = {name: get(name.replace("_", "-")) for name in names if get(name.replace("_", "-")) is not None}
-    return Serving(
+    said = Serving(
         dtype=get("dtype", "auto"),
         page_size=get("page-size", 1),
         hicache_mem_layout=get("hicache-mem-layout", "page_first"),
@@ -123,9 +125,9 @@ def serving(profile: Profile, machine: Machine, torch_version: str) -> Serving:
         page_checksum=bool(extra.get("page_checksum", False)),
         prefill_attention_backend=get("prefill-attention-backend", backend),
         decode_attention_backend=get("decode-attention-backend", backend),
-        mamba_conv_dtype=profile.environment.get("SGLANG_MAMBA_CONV_DTYPE", "auto"),
         rope_scaling=json.dumps(rope, sort_keys=True) if any(rope.values()) else "none",
         torch_version=torch_version,
         capability=profile.capability,
         **given,
     )
+    return with_environment(said, environment)

@@ -29,7 +29,7 @@ ASSUMED_FRACTION = 0.9
 
 def plan_command(
     profile: Annotated[str, typer.Argument(help="a profile's name")] = "flash-next",
-    gpu_mem: Annotated[str, typer.Option(help="memory of the GPU, free before loading")] = "96GiB",
+    gpu_mem: Annotated[str, typer.Option(help="memory of the GPU, free before loading")] = "96600MiB",
     weights: Annotated[
         str | None, typer.Option(help="bytes of all weights; else the size of paths.model, draft")
     ] = None,

@@ -8,9 +8,10 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from sm120.integration.gpus import Gpu, gpus, visible
 from sm120.integration.prove import storage as prove_storage
 
-from .command import Machine
+from .command import Machine, environment
 from .profile import Profile
 
 REFUSED = {
@@ -30,24 +31,39 @@ class Check:
     fix: str = ""
 
 
-def capability_check(profile: Profile, gpus: list[list[str]] | None) -> Check:
-    """Compare exactly. `gpus` are rows of name, capability, driver and memory; None without a driver."""
+def capability_check(profile: Profile, gpus: list[Gpu] | None) -> Check:
+    """Compare exactly. `gpus` are those that the server will see; None without a driver."""
     need = f"compute capability exactly {profile.capability}"
     if profile.on_cpu:
         return Check("device", True, "CPU, through the proof layer", "none")
-    if not gpus:
+    if gpus is None:
         fix = "a machine with that GPU; without one, --print and the profile cpu-proof work"
-        return Check("device", False, "no NVIDIA driver" if gpus is None else "no GPU", need, fix)
-    # SGLang takes the first visible device.
-    name, capability = gpus[0][:2]
-    if capability == profile.capability:
-        return Check("device", True, f"{name}, {capability}", need)
-    reason = REFUSED.get(capability, "the profile's kernels and limits are for that one chip")
-    return Check("device", False, f"{name}, {capability}: {reason}", need, "CUDA_VISIBLE_DEVICES may name another GPU")
+        return Check("device", False, "no NVIDIA driver", need, fix)
+    taken = taken_gpu(profile, gpus)
+    if taken is None:
+        fix = "CUDA_VISIBLE_DEVICES must name a GPU by nvidia-smi's index or UUID"
+        return Check("device", False, f"no GPU {profile.argument('base-gpu-id', 0)} among the visible", need, fix)
+    found = f"GPU {taken.number}: {taken.name}, {taken.capability}"
+    if taken.capability == profile.capability:
+        return Check("device", True, found, need)
+    reason = REFUSED.get(taken.capability, "the profile's kernels and limits are for that one chip")
+    return Check("device", False, f"{found}: {reason}", need, "CUDA_VISIBLE_DEVICES may name another GPU")
+
+
+def visible_to(profile: Profile) -> list[Gpu] | None:
+    """The GPUs that this profile's server sees when it is started from here; None on a CPU and without a driver."""
+    found = None if profile.on_cpu else gpus()
+    return None if found is None else visible(found, {**os.environ, **environment(profile, None)})
+
+
+def taken_gpu(profile: Profile, gpus: list[Gpu] | None) -> Gpu | None:
+    """The one of the visible GPUs that the server takes: the first unless the profile says base-gpu-id."""
+    first = profile.argument("base-gpu-id", 0)
+    return gpus[first] if gpus and isinstance(first, int) and 0 <= first < len(gpus) else None
 
 
 def preflight(
-    profile: Profile, *, runtime: Path, storage: Path | None, gpus: list[list[str]] | None, machine: Machine
+    profile: Profile, *, runtime: Path, storage: Path | None, gpus: list[Gpu] | None, machine: Machine
 ) -> list[Check]:
     """Every check, in the order in which a start would fail."""
     checks = [_runtime(profile, runtime), capability_check(profile, gpus)]
@@ -99,10 +115,11 @@ def _runtime(profile: Profile, runtime: Path) -> Check:
     return Check("runtime", ok, f"{flavor}, {identity[:12]}", need, "" if ok else fix)
 
 
-def _gpu_memory(profile: Profile, gpus: list[list[str]] | None) -> Check:
+def _gpu_memory(profile: Profile, gpus: list[Gpu] | None) -> Check:
     need = f"{profile.needs.gpu_memory_gib:g} GiB"
+    taken = taken_gpu(profile, gpus)
     try:
-        mib = float(gpus[0][3].split()[0]) if gpus else None
+        mib = float(taken.memory.split()[0]) if taken else None
     except (IndexError, ValueError):
         mib = None
     if mib is None:

@@ -13,7 +13,6 @@ from typing import NoReturn
 from pydantic import ValidationError
 
 from sm120.integration.checkout import Checkout
-from sm120.integration.doctor import gpus as visible_gpus
 from sm120.integration.manifest import first_problem
 from sm120.integration.namespace import store
 from sm120.integration.namespace.checkpoint import HashCache, read_checkpoint
@@ -23,7 +22,7 @@ from sm120.integration.prove.runtime import Runtime
 from sm120.integration.refusal import Refusal
 
 from .command import Machine, arguments, environment, serving
-from .preflight import Check, ask_machine, preflight
+from .preflight import Check, ask_machine, preflight, visible_to
 from .profile import Profile
 
 # What a reader wants to see before waiting for a large model to load.
@@ -53,6 +52,11 @@ class Prepared:
         tail = arguments(self.profile, self.machine, host=self.host, port=self.port, model=model)
         return [str(self.runtime / "bin" / "serve"), *tail]
 
+    def surroundings(self, pages: Path | None = None) -> dict[str, str]:
+        """All of the server's environment: what this process has, the proof layer's on a CPU, the profile's on top."""
+        extra = environment(self.profile, pages)
+        return Runtime(self.runtime.absolute()).environment(extra) if self.profile.on_cpu else {**os.environ, **extra}
+
     def printed(self) -> str:
         """The command line for a shell, one option a line, the environment in front."""
         storage = Path("NAMESPACE/pages") if self.profile.needs.storage else None
@@ -72,8 +76,8 @@ def prepare(checkout: Checkout, profile: Profile, *, host: str, port: int) -> Pr
     if storage is None and profile.needs.made_model:
         storage = checkout.build / "serve" / profile.name / "storage"
     machine = ask_machine(storage)
-    gpus = None if profile.on_cpu else visible_gpus()
-    checks = preflight(profile, runtime=checkout.runtime, storage=storage, gpus=gpus, machine=machine)
+    seen = visible_to(profile)
+    checks = preflight(profile, runtime=checkout.runtime, storage=storage, gpus=seen, machine=machine)
     return Prepared(profile, checkout.runtime, storage, machine, checks, host, port)
 
 
@@ -87,7 +91,7 @@ def namespace(prepared: Prepared, model: Path) -> store.Namespace:
     if profile.paths.draft:
         checkpoints["draft"] = read_checkpoint(Path(profile.paths.draft), cache)
     try:
-        meaning = serving(profile, prepared.machine, versions.get("torch", "unknown"))
+        meaning = serving(profile, prepared.machine, versions.get("torch", "unknown"), prepared.surroundings())
     except ValidationError as error:
         raise Refusal("profile-schema", first_problem(error, "the identity of what is stored")) from None
     wanted = identity(checkpoints, runtime_identity(record), meaning)
@@ -97,17 +101,15 @@ def namespace(prepared: Prepared, model: Path) -> store.Namespace:
 def launch(checkout: Checkout, prepared: Prepared, say: Callable[[str], None] = print) -> NoReturn:
     """Replace this process by the server. A CPU profile goes through the proof layer."""
     profile = prepared.profile
-    served = Runtime(prepared.runtime.absolute()) if profile.on_cpu else None
-    if profile.needs.made_model and served:
+    if profile.needs.made_model and profile.on_cpu:
         wanted = models.DENSE if profile.needs.made_model == "dense" else models.HYBRID
-        model = models.make(served, wanted, checkout.build / "serve" / profile.name / "models")
+        kept = checkout.build / "serve" / profile.name / "models"
+        model = models.make(Runtime(prepared.runtime.absolute()), wanted, kept)
     else:
         model = Path(str(profile.paths.model))
     pages = None
     if profile.needs.storage:
         pages = namespace(prepared, model).pages
         say(f"namespace {pages}")
-    words, extra = prepared.words(str(model)), environment(profile, pages)
-    if served:
-        os.execve(words[0], words, served.environment(extra))
-    os.execve(words[0], words, {**os.environ, **extra})
+    words = prepared.words(str(model))
+    os.execve(words[0], words, prepared.surroundings(pages))

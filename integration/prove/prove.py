@@ -1,5 +1,6 @@
 """The whole proof: rows of caching always, rows of speculation and of the hybrid on request."""
 
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,9 @@ from .speculation import prove_speculation
 from .summary import Summary
 from .table import print_table, write_json
 
+# Marks the folder that the next proof may empty.
+MADE = ".made-by-a-proof"
+
 
 def prove(
     runtime: Path | Runtime,
@@ -31,24 +35,21 @@ def prove(
 ) -> int:
     """Prove that `runtime` (a folder with bin/python) serves; return 0 if every row holds, else 1.
 
-    `work` keeps models (reused), storage (emptied first) and server logs. `speculation` adds a dense target with
+    `work` keeps models (reused), and below `last` this proof's storage and server logs. `speculation` adds a dense target with
     STANDALONE and DFLASH drafts; `hybrid` adds a gated-delta-net hybrid, and with `speculation` its drafts too.
     `caching=False` leaves the four rows out. `hooks` are fault files for the proof layer, to see a proof fail.
 
     Raises ServerFailed when a server dies, does not come up or answers an error, ValueError for a folder that is no
-    runtime.
+    runtime, and for a `last` that no proof made.
     """
     runtime = runtime if isinstance(runtime, Runtime) else Runtime(runtime.absolute())
-    work = work.absolute()
-    work.mkdir(parents=True, exist_ok=True)
-    # Logs and pages of an earlier proof would be taken for this one's.
-    for old in (*work.glob("*.log"), *work.glob("storage-*")):
-        shutil.rmtree(old) if old.is_dir() else old.unlink()
+    kept = work.absolute() / "models"
+    work = emptied(work.absolute() / "last")
     summary = Summary(work / "stand-ins.log")
     rows: list[Row] = []
 
     def made(model: models.Model) -> Path:
-        return models.make(runtime, model, work / "models")
+        return models.make(runtime, model, kept)
 
     if caching:
         disk = storage.probe(work / "storage-dense")
@@ -124,3 +125,21 @@ def prove(
     if json:
         write_json(rows, summary, json)
     return 0 if rows and all(row.ok for row in rows) else 1
+
+
+def emptied(folder: Path) -> Path:
+    """`folder`, with nothing in it: logs and pages of an earlier proof would be taken for this one's.
+
+    Raises ValueError, and leaves everything as it is, for a folder that this function did not make.
+    """
+    if folder.is_symlink() or (folder.exists() and not (folder / MADE).is_file()):
+        raise ValueError(
+            f"{folder} was not made by a proof, and a proof would empty it: move it, or name another --work"
+        )
+    if folder.exists():
+        shutil.rmtree(folder)
+    aside = folder.with_name(f".{folder.name}-{os.getpid()}")
+    aside.mkdir(parents=True)
+    (aside / MADE).touch()
+    aside.rename(folder)
+    return folder

@@ -22,7 +22,7 @@ from sm120.integration.results.record import Conditions
 from .endpoint import Endpoint
 from .plan import PLANS
 from .report import write_report
-from .run import device, qualify
+from .run import device, qualify, run_id
 from .trace import HARBOUR, load_trace
 
 console = make_console()
@@ -51,15 +51,17 @@ def qualify_command(
         raise Refusal(
             "report-matplotlib", "plots need matplotlib", fix="build/dev/bin/pip install --editable '.[report]'"
         )
-    name = name or f"{profile or 'endpoint'}-{plan}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
     recorded = load_trace(trace)
+    used = load_profile(profile) if profile else None
+    name = name or f"{used.name if used else 'endpoint'}-{plan}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+    run_id(name)
     run = folder / name
     if run.exists():
         raise Refusal("qualify-exists", "a run has that name", path=run, fix="another --name")
-    used = load_profile(profile) if profile else None
-    run.mkdir(parents=True)
     endpoint = Endpoint(url, run / "requests.jsonl")
-    here = device()
+    here = device(used)
+    # Nothing is made before all that can be refused was.
+    run.mkdir(parents=True)
     conditions = Conditions(
         device=here["device"],
         power_limit_w=here["power_limit_w"],
@@ -68,7 +70,7 @@ def qualify_command(
         weights=str(used.argument("quantization", used.argument("dtype", "auto"))) if used else None,
         speculation=str(used.argument("speculative-algorithm", "none")) if used else None,
         runtime=_runtime(find_checkout().runtime) if used else None,
-        profile=profile,
+        profile=used.name if used else None,
         sampling="greedy",
         note="through the proof layer: it shows that the parts run, not how fast" if used and used.on_cpu else "",
     )
@@ -86,6 +88,7 @@ def qualify_command(
         runtime=runtime,
         trace=recorded,
         context=context,
+        here=here,
         say=say,
     )
     table = Table("what", "request", "value", "why not, or note")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
 import shutil
@@ -14,7 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sm120.integration.doctor import gpus
+from sm120.integration.gpus import gpus, visible
+from sm120.integration.profiles.preflight import taken_gpu, visible_to
+from sm120.integration.profiles.profile import Profile
+from sm120.integration.refusal import Refusal
 from sm120.integration.results.record import UNITS, Conditions, Measurement, Result
 
 from .cases import Needle, ToolScore, measure_needles, measure_tools
@@ -39,15 +43,20 @@ def qualify(
     runtime: Path | None = None,
     trace: Trace | None = None,
     context: int | None = None,
+    here: dict[str, Any] | None = None,
     say: Callable[[str], None] = print,
 ) -> Result:
     """Measure `endpoint` and write result.json, device.json and runtime.json into `folder`.
 
     A measurement that fails is in the result with its reason and no number. `name` seeds the texts, so that no run
     meets the cache of another. Sizes that the endpoint does not take, or that are beyond `context` tokens, become
-    smaller, and the conditions' note says so.
+    smaller, and the conditions' note says so. `here` is what `device` told of the profile that is served.
+
+    Raises:
+        Refusal: `qualify-name`, before anything is asked.
     """
-    (folder / "device.json").write_text(json.dumps(device(), indent=1) + "\n")
+    identifier = run_id(name)
+    (folder / "device.json").write_text(json.dumps(here or device(), indent=1) + "\n")
     if runtime is not None and (runtime / "runtime.json").is_file():
         shutil.copyfile(runtime / "runtime.json", folder / "runtime.json")
     measurements: list[Measurement] = []
@@ -115,7 +124,7 @@ def qualify(
         measurements += _traced(endpoint, trace, plan.trace_characters, concurrency, name, most)
     result = Result(
         schema="sm120-result-1",
-        id=re.sub(r"[^a-z0-9.-]+", "-", name.lower()).strip("-."),
+        id=identifier,
         source="measured here",
         date=time.strftime("%Y-%m-%d", time.gmtime()),
         conditions=conditions,
@@ -123,6 +132,14 @@ def qualify(
     )
     (folder / "result.json").write_text(result.as_json())
     return result
+
+
+def run_id(name: str) -> str:
+    """The id of a run's result. Raises Refusal `qualify-name` for a name that gives none or is no folder's name."""
+    found = re.sub(r"[^a-z0-9.-]+", "-", name.lower()).strip("-.")
+    if not found or "/" in name:
+        raise Refusal("qualify-name", f"name is {name!r}, needs a letter or digit of a to z, 0 to 9, and no slash")
+    return found
 
 
 def _timed(kinds: tuple[str, ...], measure: Callable[[], list[Timing]]) -> list[Measurement]:
@@ -310,26 +327,27 @@ def of_trace(rates: TraceRates, rest: dict[str, Any]) -> list[Measurement]:
     return found
 
 
-def device() -> dict[str, Any]:
-    """The device, its clocks and power limits as the driver tells them; the CPU where there is none."""
-    found = gpus()
-    if not found:
+def device(profile: Profile | None = None) -> dict[str, Any]:
+    """The device that a server of `profile` takes here (without a profile, the first visible one), its clocks and power
+    limits as the driver tells them; the CPU where there is none.
+    """
+    if profile is None:
+        found = visible(gpus() or [], os.environ)
+        taken = found[0] if found else None
+    else:
+        taken = taken_gpu(profile, visible_to(profile))
+    if taken is None:
         return {"device": f"CPU, {platform.processor() or platform.machine()}", "power_limit_w": None}
-    query = "power.limit,power.draw,clocks.sm,clocks.mem,temperature.gpu"
+    told: dict[str, Any] = {"device": taken.name, "capability": taken.capability}
+    names = ["power.limit", "power.draw", "clocks.sm", "clocks.mem", "temperature.gpu"]
     try:
-        line = subprocess.run(
-            ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"],
+        lines = subprocess.run(
+            ["nvidia-smi", f"--query-gpu=uuid,{','.join(names)}", "--format=csv,noheader,nounits"],
             capture_output=True, text=True, timeout=30, check=True,
-        ).stdout.splitlines()[0]  # fmt: skip
-        values = [value.strip() for value in line.split(",")]
-        limit = float(values[0])
-    except (OSError, subprocess.SubprocessError, IndexError, ValueError):
-        return {"device": found[0][0], "capability": found[0][1], "power_limit_w": None}
-    names = query.split(",")
-    return {
-        "device": found[0][0],
-        "capability": found[0][1],
-        "driver": found[0][2],
-        "power_limit_w": limit,
-        **dict(zip(names, values, strict=True)),
-    }
+        ).stdout.splitlines()  # fmt: skip
+        rows = [[value.strip() for value in line.split(",")] for line in lines]
+        values = next(row[1:] for row in rows if row[0] == taken.uuid)
+        told |= {"driver": taken.driver, "power_limit_w": float(values[0]), **dict(zip(names, values, strict=True))}
+    except (OSError, subprocess.SubprocessError, StopIteration, IndexError, ValueError):
+        return {**told, "power_limit_w": None}
+    return told

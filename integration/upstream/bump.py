@@ -31,7 +31,8 @@ from sm120.integration.upstream.new_wheels import wheel_for
 from sm120.integration.upstream.releases import Release, Snapshot, load_releases, snapshot, write_files
 from sm120.integration.upstream.stages import Stage, Staged, stage_series
 
-MARKER = b"<<<<<<< "
+MARKERS = re.compile(rb"^(<{7}|\|{7}|>{7}) ", re.MULTILINE)
+"""A file with any of these is not mended yet. A line of `=` alone may be a heading."""
 
 KEEP = ("clean", "moved", "merged 3-way", "mended")
 """Outcomes with a patch for the new pin; the others are `merged`, `superseded`, `conflicts` and `blocked`."""
@@ -171,7 +172,7 @@ def _try_patch(
         return Outcome(slug, "blocked", f"waits for {', '.join(waits_for)}")
     unclean = _merge_three_ways(stage, tree, conflicts)
     if not unclean:
-        mended = conflicts.is_dir() and any(path.is_file() for path in conflicts.rglob("*"))
+        mended = any(path.is_file() and _is_mended(path) for path in conflicts.rglob("*"))
         kind = "mended" if mended else "merged 3-way"
         return Outcome(slug, kind, "with the files that were mended by hand" if mended else "look at the result")
     died_of = [line for path in unclean for line in upstream_changes(stage.change, staged.pinned, release.files, path)]
@@ -180,13 +181,13 @@ def _try_patch(
 
 
 def _merge_three_ways(stage: Stage, tree: Path, conflicts: Path) -> list[str]:
-    """Merge each file into `tree`; files with conflicts are written to `conflicts` and returned."""
+    """Merge each file into `tree`; files with conflicts are written to `conflicts`, unless they are there, and returned."""
     unclean = []
     for path in stage.patch.touched:
         old, new = stage.change.before[path], stage.change.after[path]
         target, mended = tree / path, conflicts / path
         current = target.read_bytes() if target.is_file() else None
-        if mended.is_file() and MARKER not in mended.read_bytes():
+        if mended.is_file() and _is_mended(mended):
             result: bytes | None = mended.read_bytes()
         elif current == old:
             result = new
@@ -197,8 +198,10 @@ def _merge_three_ways(stage: Stage, tree: Path, conflicts: Path) -> list[str]:
             labels = ("the new release", "the pinned release", stage.patch.slug)
             result, clean = merge_file(current, old, new, labels)
             if not clean:
-                mended.parent.mkdir(parents=True, exist_ok=True)
-                mended.write_bytes(result)
+                # One that is there may be half mended, and whoever mends runs this to see how far they are.
+                if not mended.is_file():
+                    mended.parent.mkdir(parents=True, exist_ok=True)
+                    mended.write_bytes(result)
                 unclean.append(path)
                 continue
         if result is None:
@@ -207,6 +210,10 @@ def _merge_three_ways(stage: Stage, tree: Path, conflicts: Path) -> list[str]:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(result)
     return unclean
+
+
+def _is_mended(file: Path) -> bool:
+    return MARKERS.search(file.read_bytes()) is None
 
 
 def upstream_changes(

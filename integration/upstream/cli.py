@@ -14,7 +14,7 @@ from sm120.integration.probes import run_probes
 from sm120.integration.refusal import Refusal
 from sm120.integration.runtime import pristine_of
 from sm120.integration.upstream.closure import Closure, find_closure, prove_closure, undeclared
-from sm120.integration.upstream.export import added_files, export_mbox, export_onto
+from sm120.integration.upstream.export import added_files, check_clone, check_folder, export_mbox, export_onto
 from sm120.integration.upstream.pr_body import find_template, pr_body
 from sm120.integration.upstream.status_cli import status_command
 from sm120.integration.upstream.version_cli import bump_command, detector_command, matrix_command, watch_command
@@ -68,12 +68,17 @@ def export_command(
         raise Refusal("export-target", "name one of --onto CLONE[@REF] and --mbox DIR")
     recipe, closure = _closure(checkout, slug)
     pristine = pristine_of(checkout, recipe)
-    template = None
+    template, clone, ref = None, Path(), ""
     if onto is not None:
         # An @ may be part of a folder's name: the longest existing folder wins.
         clone, ref = (Path(onto), "HEAD") if Path(onto).is_dir() else _split(onto)
+        template = find_template(clone, check_clone(clone, ref, slug)[0])
+    if mbox is not None:
+        check_folder(mbox)
+    # The probes run before anything is made: a branch without its text could not be exported again.
+    text = _body(checkout, recipe, closure, pristine, template) if evidence else None
+    if onto is not None:
         made = export_onto(checkout, recipe, closure, clone, ref, signoff=signoff)
-        template = find_template(clone, made.base)
         for commit, subject in zip(made.commits, made.subjects, strict=True):
             console.print(f"{commit[:12]} {subject}", markup=False)
         console.print(f"branch {made.branch} of {clone}; nothing else there was touched")
@@ -82,8 +87,7 @@ def export_command(
             console.print(str(path))
     for note in recipe.series.pin.export_notes:
         console.print(f"note: {note}", markup=False)
-    if evidence:
-        text = _body(checkout, recipe, closure, pristine, template)
+    if text is not None:
         target = body or checkout.build / "export" / f"{slug}.md"
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)

@@ -45,16 +45,10 @@ def export_onto(
         Refusal: `export-clone` (no git clone, no identity), `export-ref` (unknown ref), `export-branch` (the branch
             exists), `export-conflict` (a hunk does not fit there); nothing is changed in the clone then.
     """
-    _git(clone, "rev-parse", "--git-dir", code="export-clone", what="is not a git clone")
-    base = _git(clone, "rev-parse", "--verify", f"{ref}^{{commit}}", code="export-ref", what=f"has no commit {ref!r}")
-    identity = _git(clone, "var", "GIT_AUTHOR_IDENT", code="export-clone", what="no user.name and user.email set")
-    if "@" not in identity:
-        raise Refusal("export-clone", "git has no identity to commit with", path=clone, fix="git config user.name …")
+    branch = closure.patch.slug
+    base, identity = check_clone(clone, ref, branch)
     # `NAME <EMAIL> seconds zone`: the declaration is the user's own, so only their identity signs, and only when asked.
     signed_by = identity.rsplit(" ", 2)[0] if signoff else ""
-    branch = closure.patch.slug
-    if _quiet(clone, "rev-parse", "--verify", "--quiet", f"refs/heads/{branch}"):
-        raise Refusal("export-branch", f"has a branch {branch!r} already", path=clone, fix=f"git branch -D {branch}")
     with tempfile.TemporaryDirectory(prefix="sm120-export-") as name:
         index = Path(name) / "index"
         environment = {"GIT_INDEX_FILE": str(index)}
@@ -78,6 +72,18 @@ def export_onto(
     return Exported(branch, base, commits, subjects)
 
 
+def check_clone(clone: Path, ref: str, branch: str) -> tuple[str, str]:
+    """The commit that `ref` names in `clone` and who commits there; refuses like `export_onto`, before anything is made."""
+    _git(clone, "rev-parse", "--git-dir", code="export-clone", what="is not a git clone")
+    base = _git(clone, "rev-parse", "--verify", f"{ref}^{{commit}}", code="export-ref", what=f"has no commit {ref!r}")
+    identity = _git(clone, "var", "GIT_AUTHOR_IDENT", code="export-clone", what="no user.name and user.email set")
+    if "@" not in identity:
+        raise Refusal("export-clone", "git has no identity to commit with", path=clone, fix="git config user.name …")
+    if _quiet(clone, "rev-parse", "--verify", "--quiet", f"refs/heads/{branch}"):
+        raise Refusal("export-branch", f"has a branch {branch!r} already", path=clone, fix=f"git branch -D {branch}")
+    return base, identity
+
+
 def export_mbox(
     checkout: Checkout, recipe: Recipe, closure: Closure, pristine: Path, folder: Path, *, signoff: bool = False
 ) -> list[Path]:
@@ -86,8 +92,7 @@ def export_mbox(
     Raises:
         Refusal: `export-exists` when `folder` is no folder or not empty; `export-clone` when git has no identity.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise Refusal("export-exists", "is not an empty folder", path=folder, fix="name a new folder")
+    check_folder(folder)
     with tempfile.TemporaryDirectory(prefix="sm120-export-") as name:
         clone = release_clone(recipe, pristine, closure.patches, Path(name) / "clone")
         made = export_onto(checkout, recipe, closure, clone, signoff=signoff)
@@ -97,6 +102,12 @@ def export_mbox(
         made_here = f"{made.base}..{made.branch}"
         _git(clone, "format-patch", *options, "-o", str(folder.absolute()), made_here, isolated=True)
     return sorted(folder.glob("*.patch"))
+
+
+def check_folder(folder: Path) -> None:
+    """Refuses like `export_mbox`, before anything is made."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise Refusal("export-exists", "is not an empty folder", path=folder, fix="name a new folder")
 
 
 def release_clone(recipe: Recipe, pristine: Path, patches: list[Patch], folder: Path) -> Path:

@@ -152,7 +152,7 @@ def column(
     found: dict[str, Cell] = {}
     files: Snapshot | None = None
     if probes:
-        results = probe_results(checkout, staged, release)
+        results = probe_results(checkout, staged, release, wheel)
     else:
         results = known_probe_results(checkout, staged.series, release)
     for stage in staged.stages:
@@ -244,12 +244,14 @@ def telling_failure(result: ProbeResult) -> str:
     return next((line for line in lines if not MISFIT.match(line)), next(iter(lines), f"{result.failed} failed"))
 
 
-def probe_results(checkout: Checkout, staged: Staged, release: Release) -> dict[str, ProbeResult]:
+def probe_results(
+    checkout: Checkout, staged: Staged, release: Release, wheel: Path | None = None
+) -> dict[str, ProbeResult]:
     """Probes of the series on the unpatched release, cached by the probes' and the release's content."""
     found = known_probe_results(checkout, staged.series, release)
     todo = [patch for patch in staged.series.patches if patch.slug not in found]
     if todo:
-        tree = release_tree(checkout, staged.series.project, release)
+        tree = release_tree(checkout, staged.series.project, release, wheel)
         results = _run_all(checkout, todo, tree)
         for patch in todo:
             key = _probe_key(checkout, patch, release)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -47,7 +48,8 @@ class Release(BaseModel):
     @property
     def artifact(self) -> Artifact:
         python, _, platform = self.file.removesuffix(".whl").split("-")[-3:]
-        machine = "any" if platform == "any" else platform.split("_", 3)[-1]
+        # manylinux_2_28_x86_64, manylinux2014_x86_64, linux_x86_64; of several tags, all for one machine, the first.
+        machine = re.sub(r"^(many|musl)?linux(\d+|_\d+_\d+)?_", "", platform.split(".")[0])
         return Artifact(python=python, machine=machine, file=self.file, sha256=self.sha256)
 
 
@@ -145,12 +147,12 @@ def snapshot(checkout: Checkout, release: Release, names: Iterable[str], wheel: 
     return Snapshot(release.version, release.sha256, files)
 
 
-def release_tree(checkout: Checkout, project: str, release: Release) -> Path:
+def release_tree(checkout: Checkout, project: str, release: Release, wheel: Path | None = None) -> Path:
     """The whole release, unpacked; probes need it, the other rungs do not."""
     destination = release_folder(checkout.build / "trees", project, release.artifact)
     if destination.is_dir():
         return destination
-    return pristine_tree(fetched(checkout, release), release.artifact, destination)
+    return pristine_tree(wheel or fetched(checkout, release), release.artifact, destination)
 
 
 def fetched(checkout: Checkout, release: Release) -> Path:

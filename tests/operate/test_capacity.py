@@ -20,6 +20,7 @@ from sm120.integration.profiles.capacity import (
 )
 from sm120.integration.profiles.published_tokens import (
     CARD,
+    MIB,
     PAIRS,
     free_before_loading,
     ledger,
@@ -144,6 +145,10 @@ def test_the_command_line():
     assert done.exit_code == 0 and "tokens: " in done.output and "14,144 B" in done.output
     assert "0.9 is assumed" in done.output
     assert "does not fit" not in done.output
+    # Without a size it is what such a card has free, which is less than the card has.
+    assumed = run(app, ["plan", "flash-next", "--weights", "70GiB"]).output
+    assert assumed == run(app, ["plan", "flash-next", "--weights", "70GiB", "--gpu-mem", "96600MiB"]).output
+    assert f"{(96_600 * MIB * 0.9) / GIB - 70:.2f} GiB for pools" in assumed and 96_600 * MIB < CARD
     small = run(app, ["plan", "flash-next", "--weights", "80GiB"])
     assert (
         small.exit_code == 0

@@ -1,26 +1,37 @@
 """Profiles: the schema, what a user's file and --set may change, what preflight says, what enters the namespace."""
 
 import json
+import os
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from sm120.integration.checkout import Checkout
 from sm120.integration.cli import app
+from sm120.integration.doctor import diagnose
+from sm120.integration.gpus import QUERY, Gpu
 from sm120.integration.profiles import load_profile, preflight, profile_names
 from sm120.integration.profiles.command import Machine, arguments, environment, overrides, serving, storage_config
 from sm120.integration.profiles.preflight import capability_check, ready
 from sm120.integration.profiles.profile import FOLDER
+from sm120.integration.qualify.run import device
 from sm120.integration.refusal import Refusal
 
 ABLE = Machine(io_uring=True, direct_io=True)
-GPUS = {"sm120": ["RTX PRO 6000", "12.0", "580", "97887 MiB"], "sm121": ["GB10", "12.1", "580", "120000 MiB"]}
+GPUS = {
+    "sm120": Gpu("0", "GPU-aa", "RTX PRO 6000", "12.0", "580", "97887 MiB"),
+    "sm121": Gpu("1", "GPU-bb", "GB10", "12.1", "580", "120000 MiB"),
+}
 
 
 @pytest.fixture(autouse=True)
 def no_user_files(monkeypatch, tmp_path):
     monkeypatch.setenv("SM120_CONFIG", str(tmp_path / "config"))
+    for name in [name for name in os.environ if name.startswith("SGLANG_")]:
+        monkeypatch.delenv(name)
 
 
 def words(name: str, *settings: str) -> list[str]:
@@ -173,11 +184,14 @@ def test_capability_is_exact():
     refused = capability_check(profile, [GPUS["sm121"]])
     assert refused.ok is False and "SM121" in refused.found
     for other in ("12.00", "12", "13.0", "9.0", "120"):
-        assert capability_check(profile, [["X", other, "", ""]]).ok is False
+        assert capability_check(profile, [Gpu("0", "GPU-x", "X", other, "", "")]).ok is False
     assert capability_check(profile, None).found == "no NVIDIA driver"
     assert capability_check(profile, []).ok is False
-    # The first visible device is the one that serves.
+    # The first visible device is the one that serves, unless the server is told to begin at another.
     assert capability_check(profile, [GPUS["sm121"], GPUS["sm120"]]).ok is False
+    second = load_profile("flash-next", ["base-gpu-id=1"])
+    assert capability_check(second, [GPUS["sm121"], GPUS["sm120"]]).ok is True
+    assert capability_check(second, [GPUS["sm120"]]).ok is False
 
 
 def complete(tmp_path: Path) -> dict[str, object]:
@@ -207,10 +221,10 @@ def test_preflight_is_ready_only_when_everything_is_there(tmp_path):
     assert checks(tmp_path, found, Machine(False, True))["io_uring"].ok is False
     found["gpus"] = [GPUS["sm121"]]
     assert checks(tmp_path, found)["device"].ok is False
-    found["gpus"] = [["RTX PRO 6000", "12.0", "580", "[N/A]"]]
+    found["gpus"] = [GPUS["sm120"]._replace(memory="[N/A]")]
     answers = checks(tmp_path, found)
     assert answers["GPU memory"].ok is None and not ready(list(answers.values()))
-    found["gpus"] = [["RTX PRO 4500", "12.0", "580", "32000 MiB"]]
+    found["gpus"] = [GPUS["sm120"]._replace(memory="32000 MiB")]
     assert checks(tmp_path, found)["GPU memory"].ok is False
 
 
@@ -249,6 +263,8 @@ def test_auto_follows_the_machine_and_fixed_does_not():
     ("setting", "changes"),
     [
         ("kv-cache-dtype=bf16", True),
+        ("speculative-draft-kv-cache-dtype=fp8_e5m2", True),
+        ("speculative-draft-model-quantization=unquant", True),
         ("mamba-ssm-dtype=float32", True),
         ("gdn-mtp-cache-mode=full", True),
         ("rope.target.factor=4.0", True),
@@ -261,9 +277,33 @@ def test_auto_follows_the_machine_and_fixed_does_not():
     ],
 )
 def test_what_decides_the_bytes_enters_the_namespace(setting, changes):
-    before = serving(load_profile("flash-next"), ABLE, "2.14.1")
-    after = serving(load_profile("flash-next", [setting]), ABLE, "2.14.1")
+    before = serving(load_profile("flash-next"), ABLE, "2.14.1", {})
+    after = serving(load_profile("flash-next", [setting]), ABLE, "2.14.1", {})
     assert (before != after) is changes
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "field"),
+    [
+        ("SGLANG_MAMBA_CONV_DTYPE", "float16", "mamba_conv_dtype"),
+        ("SGLANG_MAMBA_SSM_DTYPE", "float16", "mamba_ssm_dtype"),
+        ("SGLANG_USE_HND_KVCACHE", "1", "environment"),
+        ("SGLANG_LOG_LEVEL", "debug", None),
+        ("SGLANG_HICACHE_NIXL_BACKEND_STORAGE_DIR", "/elsewhere", None),
+        ("HOME", "/elsewhere", None),
+    ],
+)
+def test_what_the_server_reads_from_its_environment_enters_the_namespace(name, text, field):
+    profile = load_profile("flash-next", ["mamba-ssm-dtype="])
+    before = serving(profile, ABLE, "2.14.1", {}).model_dump()
+    after = serving(profile, ABLE, "2.14.1", {name: text}).model_dump()
+    assert {key for key in before if before[key] != after[key]} == ({field} if field else set())
+    assert field is None or text in after[field]
+
+
+def test_an_argument_wins_over_the_environment_as_in_the_server():
+    told = serving(load_profile("flash-next"), ABLE, "2.14.1", {"SGLANG_MAMBA_SSM_DTYPE": "float16"})
+    assert told == serving(load_profile("flash-next"), ABLE, "2.14.1", {}) and told.mamba_ssm_dtype == "bfloat16"
 
 
 def test_the_environment_names_the_pages():
@@ -281,19 +321,91 @@ def test_a_gpu_profile_prints_its_command_line_and_verdict(name):
     assert "paths.model=FOLDER, or [paths]" in done.output
 
 
+def nvidia_smi(folder: Path, monkeypatch, *gpus: Gpu) -> None:
+    """A driver with these GPUs: a tool that answers the columns it is asked for."""
+    answers = [
+        {**dict(zip(QUERY.split(","), gpu, strict=True)), "power.limit": f"{600 + int(gpu.number)}.00"} for gpu in gpus
+    ]
+    tool = folder / "nvidia-smi"
+    tool.write_text(
+        f"#!{sys.executable}\nimport sys\n"
+        "names = next(word for word in sys.argv if word.startswith('--query-gpu=')).split('=')[1].split(',')\n"
+        f"for row in {answers!r}:\n    print(', '.join(row.get(name, '7') for name in names))\n"
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def verdict(name: str, *settings: str) -> str:
+    line = ["serve", name, *(word for setting in settings for word in ("--set", setting))]
+    done = CliRunner().invoke(app, line, env={"COLUMNS": "300"})
+    assert done.exit_code == 1  # no checkpoint is set
+    return done.output
+
+
+def device_is_named(output: str) -> bool:
+    """Whether the verdict has the device among what is not ready."""
+    return "device" in output.split("verdict: not ready")[1]
+
+
 @pytest.mark.parametrize("name", ["qwen38-27b-dflash2", "flash-next"])
 def test_sm121_is_refused_with_the_reason_on_the_command_line(tmp_path, monkeypatch, name):
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho 'NVIDIA GB10, 12.1, 580.10, 122880 MiB'\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    done = CliRunner().invoke(app, ["serve", name], env={"COLUMNS": "300"})
-    assert done.exit_code == 1 and "verdict: not ready" in done.output and "device" in done.output.split("verdict")[1]
-    assert "NVIDIA GB10, 12.1: SM121 (GB10) is another chip" in done.output
+    nvidia_smi(tmp_path, monkeypatch, GPUS["sm121"])
+    output = verdict(name)
+    assert device_is_named(output) and "GPU 1: GB10, 12.1: SM121 (GB10) is another chip" in output
     # The very same machine with the one right chip is refused for other reasons only.
-    tool.write_text("#!/bin/sh\necho 'RTX PRO 6000 Blackwell, 12.0, 580.10, 97887 MiB'\n")
-    done = CliRunner().invoke(app, ["serve", name], env={"COLUMNS": "300"})
-    assert done.exit_code == 1 and "device" not in done.output.split("verdict")[1]
+    nvidia_smi(tmp_path, monkeypatch, GPUS["sm120"])
+    assert not device_is_named(verdict(name))
+
+
+@pytest.mark.parametrize(
+    ("names", "taken"),
+    [
+        (None, "0"),
+        ("0", "0"),
+        ("1", "1"),
+        ("1,0", "1"),
+        ("GPU-bb", "1"),
+        ("GPU-b", "1"),
+        (" 1 ", "1"),
+        ("GPU-", None),
+        ("", None),
+        ("-1", None),
+        ("7,1", None),
+        ("MIG-bb", None),
+    ],
+)
+def test_the_gpu_that_cuda_will_show_is_the_one_that_is_asked(tmp_path, monkeypatch, names, taken):
+    first, second = GPUS["sm121"]._replace(number="0", uuid="GPU-aa"), GPUS["sm120"]._replace(number="1", uuid="GPU-bb")
+    nvidia_smi(tmp_path, monkeypatch, first, second)
+    given = [] if names is None else [f"environment.CUDA_VISIBLE_DEVICES={names}"]
+    if names is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
+    assert device_is_named(verdict("flash-next")) is (taken != "1")
+    here = device(load_profile("flash-next"))
+    if taken is None:
+        assert here["device"].startswith("CPU")
+    else:
+        assert here["device"] == (first, second)[int(taken)].name and here["power_limit_w"] == 600 + int(taken)
+    assert device() == here
+    missing = [line for line in diagnose(Checkout(tmp_path)).missing if "exactly 12.0" in line]
+    assert bool(missing) is (names is not None and taken != "1"), "the doctor asks for any visible one"
+    # What the profile sets for its server counts as well, and before what it inherits.
+    if names:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+        assert device_is_named(verdict("flash-next", *given)) is (taken != "1")
+
+
+def test_indices_mean_what_nvidia_smi_says_when_the_server_starts():
+    assert environment(load_profile("flash-next"), None)["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    told = load_profile("flash-next", ["environment.CUDA_DEVICE_ORDER=FASTEST_FIRST"])
+    assert environment(told, None)["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+
+def test_a_cpu_profile_has_no_gpu_to_measure(tmp_path, monkeypatch):
+    nvidia_smi(tmp_path, monkeypatch, GPUS["sm120"])
+    assert device(load_profile("cpu-proof"))["device"].startswith("CPU")
 
 
 def test_profiles_are_plain_toml_without_machine_paths():
@@ -305,7 +417,6 @@ def test_profiles_are_plain_toml_without_machine_paths():
 
 def test_serve_becomes_the_server_with_the_namespace_of_its_settings(tmp_path, monkeypatch):
     """Everything of a start but the server: `bin/serve` is a script that writes down what it was given."""
-    from sm120.integration.checkout import Checkout
     from sm120.integration.namespace.store import read_namespace
     from sm120.integration.profiles import serve
 
@@ -339,5 +450,9 @@ def test_serve_becomes_the_server_with_the_namespace_of_its_settings(tmp_path, m
     # Other bytes, other folder; the same settings, the same folder.
     again = serve.namespace(prepared, model)
     assert again.folder == namespace.folder
+    # So does a setting that the server inherits, here a dtype of the same size.
+    monkeypatch.setenv("SGLANG_MAMBA_CONV_DTYPE", "float16")
+    assert serve.namespace(prepared, model).identity["serving"]["mamba_conv_dtype"] == "float16"
+    monkeypatch.delenv("SGLANG_MAMBA_CONV_DTYPE")
     profile.server["page-size"] = 32
     assert serve.namespace(prepared, model).folder != namespace.folder

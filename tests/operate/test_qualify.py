@@ -6,10 +6,11 @@ import pytest
 from typer.testing import CliRunner
 
 from sm120.integration.cli import app
+from sm120.integration.profiles.profile import FOLDER
 from sm120.integration.qualify.cases import TOOL_CASES, has_number, measure_needles, measure_tools, score
 from sm120.integration.qualify.decode import decode_rates, measure_decode
 from sm120.integration.qualify.endpoint import Answer, Endpoint, NotAnswered, take
-from sm120.integration.qualify.plan import Plan
+from sm120.integration.qualify.plan import PLANS, Plan
 from sm120.integration.qualify.prefill import (
     cold_timing,
     measure_prefill,
@@ -230,3 +231,45 @@ def test_refusals_of_the_command(tmp_path):
     (tmp_path / "n").mkdir()
     done = run(app, ["qualify", "quick", "--name", "n", "--folder", str(tmp_path)])
     assert "qualify-exists" in str(done.exception) or "report-matplotlib" in str(done.exception)
+
+
+@pytest.fixture
+def command(tmp_path, endpoint, monkeypatch):
+    """Runs the command against the double with as small a plan as can be; `folder` has what it made."""
+    monkeypatch.setitem(PLANS, "quick", Plan((), 300, 100, 8, (1,), (), (), 1))
+    monkeypatch.setenv("SM120_CONFIG", str(tmp_path / "config"))
+    folder = tmp_path / "runs"
+
+    def run(*more: str, there: bool = True):
+        url = endpoint.url if there else "http://127.0.0.1:9"
+        return CliRunner().invoke(app, ["qualify", "quick", "--url", url, "--folder", str(folder), *more])
+
+    run.folder = folder
+    return run
+
+
+def test_nobody_there_leaves_nothing_and_the_same_command_runs_later(command):
+    for _ in range(2):
+        assert "[qualify-endpoint]" in str(command("--name", "n", there=False).exception)
+        assert not command.folder.exists()
+    assert command("--name", "n").exit_code == 0 and (command.folder / "n" / "result.json").is_file()
+
+
+@pytest.mark.parametrize("name", ["Ü", "..", "-", "../outside", "/outside"])
+def test_a_name_that_is_none_is_refused_before_anything_is_asked(command, name, tmp_path):
+    before = sorted(tmp_path.iterdir())
+    assert "[qualify-name]" in str(command("--name", name, there=False).exception)
+    assert sorted(tmp_path.iterdir()) == before
+    with pytest.raises(Refusal, match="qualify-name"):
+        qualify(None, SMALL, tmp_path, name=name, conditions=CONDITIONS)
+
+
+def test_a_profile_of_ones_own_gives_its_name_and_not_its_path(command, tmp_path):
+    own = tmp_path / "elsewhere" / "my.toml"
+    own.parent.mkdir()
+    own.write_text((FOLDER / "cpu-proof.toml").read_text().replace('name = "cpu-proof"', 'name = "mine"'))
+    done = command("--profile", str(own))
+    assert done.exit_code == 0, done.output
+    (run,) = command.folder.iterdir()
+    assert run.name.startswith("mine-quick-") and sorted(own.parent.iterdir()) == [own]
+    assert load_result(run).conditions.profile == "mine"

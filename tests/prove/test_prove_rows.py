@@ -2,12 +2,14 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from sm120.integration.prove import models
+from sm120.integration.prove import prove as prove_module
 from sm120.integration.prove import storage as storage_module
 from sm120.integration.prove.caching import wait_until_written
 from sm120.integration.prove.reference import Verdict, judge
@@ -132,3 +134,33 @@ def test_waiting_for_storage_ends_when_it_is_quiet_or_never_wrote(tmp_path: Path
 def test_a_model_that_cannot_be_made_is_refused(values: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         models.Model(seed=1, context=1.0, **values)
+
+
+def test_a_proof_empties_its_own_folder_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").touch()
+    work = tmp_path / "mine"
+    foreign = [work / "app.log", work / "storage-2024" / "photograph.jpg"]
+    for file in foreign:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("precious")
+    used: list[Path] = []
+
+    def caching(*_: object, work: Path, **rest: object) -> list[Row]:
+        assert not list(work.glob("*.log")), "the last proof's"
+        (work / "dense-first.log").write_text("of this proof")
+        used.append(work)
+        return [one()]
+
+    monkeypatch.setattr(prove_module, "prove_caching", caching)
+    monkeypatch.setattr(models, "make", lambda runtime, model, cache: cache)
+    for _ in range(2):
+        assert prove_module.prove(tmp_path, work=work, console=Console(quiet=True)) == 0
+    assert [file.read_text() for file in foreign] == ["precious"] * 2
+    # Not even a folder of the same name, whoever made it.
+    shutil.rmtree(used[0])
+    used[0].mkdir()
+    (used[0] / "thesis.log").write_text("precious")
+    with pytest.raises(ValueError, match="was not made by a proof"):
+        prove_module.prove(tmp_path, work=work, console=Console(quiet=True))
+    assert (used[0] / "thesis.log").read_text() == "precious"

@@ -10,11 +10,12 @@ import zipfile
 import pytest
 
 from sm120.integration.patch_file import parse_patch
+from sm120.integration.probes import ProbeResult
 from sm120.integration.refusal import Refusal
 from sm120.integration.series import load_series
 from sm120.integration.upstream import bump, matrix
 from sm120.integration.upstream.matrix import make_matrix
-from sm120.integration.upstream.releases import fetched, find_release, load_releases
+from sm120.integration.upstream.releases import Release, fetched, find_release, load_releases, local_release
 
 from .conftest import foundation
 
@@ -94,9 +95,7 @@ def list_release(mini, version: str, files: dict[str, str], extra: str = "") -> 
 def probed(monkeypatch):
     """What the probes say on the fake release (running them needs a runtime): only one defect is gone there."""
 
-    def results(checkout, staged, release):
-        from sm120.integration.probes import ProbeResult
-
+    def results(checkout, staged, release, wheel):
         gone = ("fixed-otherwise",) if release.version == "1.1" else ()
         green, red = ProbeResult(1, 0, 0, 0, ()), ProbeResult(0, 1, 0, 0, ("x",))
         return {patch.slug: green if patch.slug in gone else red for patch in staged.series.patches}
@@ -167,6 +166,50 @@ def test_a_mended_conflict_lets_the_rest_through_and_the_plan_can_be_accepted(qu
     assert any("taken: merged" in line for line in done)
     result = queue.build()
     assert result.returncode == 0, result.stderr
+
+
+def test_half_mended_files_are_kept_and_not_taken_for_mended(queue, probed):
+    plan_of(queue, probes=True)
+    conflict = bump.bump_folder(queue.checkout, "alpha", "1.1") / "conflicts" / "clashes" / "alpha" / "core.py"
+    half = conflict.read_text().replace("<<<<<<< the new release\n", "# mine so far\n")
+    conflict.write_text(half)
+    plan = plan_of(queue, probes=True)
+    assert conflict.read_text() == half
+    clash = next(outcome for outcome in plan.outcomes if outcome.slug == "clashes")
+    assert clash.kind == "conflicts" and clash.files == [str(conflict)]
+
+
+def test_a_wheel_that_is_named_is_the_one_that_probes_run_on(queue, monkeypatch, tmp_path):
+    """No index has it, and it is not listed: it comes from nowhere but the file."""
+    wheel = foundation.make_wheel(tmp_path / "elsewhere", "alpha", "1.2", NEW)
+    trees = []
+
+    def run(checkout, patches, tree, **_):
+        trees.append((tree / "alpha" / "extra.py").read_text())
+        return {patch.slug: ProbeResult(0, 1, 0, 0, ("x",)) for patch in patches}
+
+    monkeypatch.setattr(matrix, "run_probes", run)
+    release = local_release(wheel, "1.2")
+    bump.plan_bump(queue.checkout, "alpha", release, wheel=wheel, probes=True)
+    assert trees == [NEW["alpha/extra.py"]]
+
+
+@pytest.mark.parametrize(
+    ("platform", "machine"),
+    [
+        ("any", "any"),
+        ("manylinux_2_28_x86_64", "x86_64"),
+        ("manylinux2014_x86_64", "x86_64"),
+        ("manylinux1_i686", "i686"),
+        ("manylinux2014_aarch64", "aarch64"),
+        ("manylinux_2_17_x86_64.manylinux2014_x86_64", "x86_64"),
+        ("musllinux_1_2_x86_64", "x86_64"),
+        ("linux_x86_64", "x86_64"),
+    ],
+)
+def test_the_machine_of_a_wheel_is_read_from_every_platform_tag(platform, machine):
+    release = Release(version="1.1", file=f"alpha-1.1-cp311-cp311-{platform}.whl", sha256="0" * 64)
+    assert release.artifact.machine == machine
 
 
 def state(queue) -> dict[str, bytes]:

@@ -16,6 +16,11 @@ from sm120.integration.upstream.export import export_mbox, export_onto
 
 from .conftest import foundation
 
+IDENTITY = {
+    f"GIT_{role}_{what}": value
+    for role in ("AUTHOR", "COMMITTER")
+    for what, value in (("NAME", "A Contributor"), ("EMAIL", "contributor@example.org"))
+}
 CORE = foundation.PRISTINE["alpha/core.py"]
 
 
@@ -28,9 +33,8 @@ def identity(monkeypatch):
     """Only what a test sets counts, not the machine's own configuration."""
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
-    for role in ("AUTHOR", "COMMITTER"):
-        monkeypatch.setenv(f"GIT_{role}_NAME", "A Contributor")
-        monkeypatch.setenv(f"GIT_{role}_EMAIL", "contributor@example.org")
+    for name, value in IDENTITY.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture
@@ -220,3 +224,17 @@ def test_an_unknown_slug_names_those_there_are(queue, clone):
     result = queue.sm120("export", "nonsense", "--onto", f"{clone}@v1.0")
     assert result.returncode == 2 and "[unknown-slug]" in result.stderr and "first, second" in result.stderr
     assert state(clone) == before
+
+
+def test_without_evidence_nothing_is_made_and_the_next_try_says_the_same(queue, clone, tmp_path):
+    """No runtime is installed here, so no probe can run."""
+    before = state(clone)
+    tries = [queue.sm120("export", "second", "--onto", f"{clone}@v1.0", **IDENTITY) for _ in range(2)]
+    assert tries[0].returncode == 2 and tries[0].stderr == tries[1].stderr
+    assert state(clone) == before
+    mailed = [queue.sm120("export", "second", "--mbox", str(tmp_path / "mbox"), **IDENTITY) for _ in range(2)]
+    assert mailed[0].returncode == 2 and mailed[0].stderr == mailed[1].stderr == tries[0].stderr
+    assert not (tmp_path / "mbox").exists()
+    # What is wrong with the target is said at once, not after minutes of probes.
+    git(clone, "branch", "second", "v1.0")
+    assert "[export-branch]" in queue.sm120("export", "second", "--onto", f"{clone}@v1.0", **IDENTITY).stderr

@@ -64,7 +64,7 @@ def queue(mini, monkeypatch):
         probe.write_text(f"def test_{slug}():\n    assert False\n")
     for name, value in mini.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(matrix, "release_tree", lambda checkout, project, release: release.version)
+    monkeypatch.setattr(matrix, "release_tree", lambda checkout, project, release, wheel: release.version)
     return mini
 
 

@@ -293,6 +293,23 @@ def test_command_line(tmp_path):
     assert isinstance(refused.exception, Refusal) and "namespace-runtime" in str(refused.exception)
 
 
+def test_derive_reads_the_environment_that_the_server_will_have(tmp_path, monkeypatch):
+    model, record = write_checkpoint(tmp_path / "model"), tmp_path / "runtime.json"
+    record.write_text(json.dumps({"identity": RUNTIME}))
+
+    def folder(*more: str) -> str:
+        line = ["derive", "--root", str(tmp_path), "--model", str(model), "--runtime", str(record), "--dry-run"]
+        given = [part for field in fields() for part in ("--field", field)]
+        return CliRunner().invoke(app, [*line, *given, *more]).stdout
+
+    plain = folder()
+    monkeypatch.setenv("SGLANG_MAMBA_CONV_DTYPE", "float16")
+    exported = folder()
+    assert exported != plain and folder("--field", "mamba_conv_dtype=auto") == plain, "what is given wins"
+    monkeypatch.delenv("SGLANG_MAMBA_CONV_DTYPE")
+    assert folder("--field", "mamba_conv_dtype=float16") == exported
+
+
 def test_runtime_record_must_hold_a_hash(tmp_path):
     record = tmp_path / "runtime.json"
     record.write_text(json.dumps({"identity": RUNTIME}))

@@ -1,11 +1,14 @@
 """The verdict over conformance rows, and clear errors for wrong names and for a Python without NIXL."""
 
+import io
 import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
 from sm120.integration.nixl_check.cases import CASES as RUNNABLE
+from sm120.integration.nixl_check.cli import show
 from sm120.integration.nixl_check.matrix import CASES, QUEUES, Matrix, Row, run_matrix
 
 
@@ -36,6 +39,20 @@ def test_recommendation(failed, recommended):
     found = matrix(*failed)
     assert found.recommended() == recommended
     assert (f'use_{recommended} = "true"' in found.setting()) if recommended else found.setting() == ""
+
+
+def test_a_queue_that_nothing_is_known_of_is_not_recommended():
+    found = matrix()
+    for row in found.rows:
+        if row.queue != "aio":
+            row.result = "not run"
+    assert found.recommended() == "aio"
+    for row in found.rows:
+        row.result = "not run"
+    assert found.recommended() is None and found.setting() == ""
+    console = Console(width=200, file=io.StringIO())
+    show(found, console)
+    assert "No case could be run here" in console.file.getvalue() and "Recommended" not in console.file.getvalue()
 
 
 def test_wrong_names_are_refused(tmp_path):

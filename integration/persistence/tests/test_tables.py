@@ -94,5 +94,20 @@ def test_commands_without_a_runtime_say_so(tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     app = typer.Typer()
     app.command()(command)
-    assert (unset := CliRunner().invoke(app, [])).exit_code == 2 and "SM120_RUNTIME is not set" in unset.output
-    assert CliRunner().invoke(app, ["--runtime", str(tmp_path)]).exit_code == 2
+    run = CliRunner(env={"COLUMNS": "400"}).invoke
+    unset = run(app, [])
+    assert unset.exit_code == 2 and "build/runtime: no bin/python there; build one with `make runtime`" in unset.output
+    assert run(app, ["--runtime", str(tmp_path)]).exit_code == 2
+
+
+@pytest.mark.parametrize("set_to", [None, "elsewhere"])
+def test_the_runtime_is_the_one_that_make_builds_unless_another_is_named(tmp_path, monkeypatch, set_to):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SM120_RUNTIME", raising=False)
+    for name in ("build/runtime", "elsewhere"):
+        (tmp_path / name / "bin").mkdir(parents=True)
+        (tmp_path / name / "bin" / "python").touch()
+    if set_to:
+        monkeypatch.setenv("SM120_RUNTIME", set_to)
+    assert cli.chosen_runtime(None).folder == tmp_path / (set_to or "build/runtime")
+    assert cli.chosen_runtime(Path("elsewhere")).folder == tmp_path / "elsewhere"

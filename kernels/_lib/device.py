@@ -1,4 +1,4 @@
-"""Can a device be used? Asked once for each, and of the one call that answers without a driver: others raise or hang."""
+"""Can a device be used? Asked once for each, by the one call that answers without a driver: others raise or hang."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_times() -> None:
         (check_order, "SWEEPS * l2_bytes", "l2_bytes // 2"),
         (check_times, "events[warm_up:]", "events"),
     ],
-    ids=["host_time", "warm_second_launch", "waits_for_the_host", "sweep_is_timed", "one_sweep", "half_of_l2", "warm_up"],
+    ids=["host_time", "second_is_warm", "waits_for_the_host", "sweep_is_timed", "one_sweep", "half_of_l2", "warm_up"],
 )  # fmt: skip
 def test_a_wrong_twin_is_rejected(tmp_path: Path, check, old: str, new: str) -> None:
     with pytest.raises(AssertionError):

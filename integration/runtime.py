@@ -92,7 +92,7 @@ def _prove(home: Path, prove: Callable[[Path, Path], int]) -> None:
             "proof-failed",
             "the runtime is installed, but its proof does not hold; build/runtime still is what it was before",
             path=home,
-            fix="see the table above and the logs in build/prove",
+            fix="see the table above and the logs in build/prove/last",
         )
     rows.replace(home / PROOF)
 

@@ -97,8 +97,9 @@ def _speculative_pools(model: HybridModel, settings: ServerSettings) -> list[Poo
         size = formulas.intermediate_ssm_bytes(shape, rows=rows, draft_tokens=drafts)
         pools = [Pool("intermediate_ssm", size, f"{per_row} x {shape.ssm_elements} elements x {shape.ssm_itemsize}")]
     else:
-        size = formulas.recover_window_bytes(shape, rows=rows, draft_tokens=drafts)
-        pools = [Pool("recover_window", size, f"{per_row} x (keys + values + fp32 gates)")]
+        item = ITEMSIZE[settings.model_dtype]
+        size = formulas.recover_window_bytes(shape, rows=rows, draft_tokens=drafts, itemsize=item)
+        pools = [Pool("recover_window", size, f"{per_row} x ((keys + values) x {item} + fp32 gates)")]
     dedup = settings.deduplicated_conv
     size = formulas.conv_window_bytes(shape, rows=rows, draft_tokens=drafts, deduplicated=dedup)
     how = "D + K - 2 columns, shared" if dedup else "D x (K - 1) columns"

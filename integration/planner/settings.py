@@ -109,6 +109,7 @@ class ServerSettings:
     kv_dtype: str = "bfloat16"
     state_dtype: str = "float32"
     conv_dtype: str = "bfloat16"
+    model_dtype: str = "bfloat16"
     draft_kv_layers: int = 0
     draft_kv_heads: int = 0
     draft_head_dim: int = 0
@@ -122,7 +123,7 @@ class ServerSettings:
             raise ValueError(f"draft_tokens is {self.draft_tokens}, needs 0 (no speculation) or at least 2")
         if self.cache_mode not in ("full", "none"):
             raise ValueError(f"cache_mode is {self.cache_mode!r}, needs 'full' or 'none'")
-        for name in ("kv_dtype", "state_dtype", "conv_dtype"):
+        for name in ("kv_dtype", "state_dtype", "conv_dtype", "model_dtype"):
             if getattr(self, name) not in ITEMSIZE:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, needs one of {sorted(ITEMSIZE)}")
 

@@ -73,8 +73,9 @@ def settings_of(profile: Profile, *, kv_tokens: int) -> ServerSettings:
             "plan-settings",
             f"max-mamba-cache-size is {slots.slots}, one request reserves {slots.reserved_per_request} slots",
         )
-    kinds = {"auto": "bfloat16", "bf16": "bfloat16"}
-    kv = str(get("kv-cache-dtype", "auto"))
+    # what SGLang takes for "auto" is of two bytes for every model, as bfloat16 is
+    kinds = {"auto": "bfloat16", "bf16": "bfloat16", "half": "float16", "float": "float32"}
+    kv, model = str(get("kv-cache-dtype", "auto")), str(get("dtype", "auto"))
     try:
         return ServerSettings(
             max_running=min(number(profile, "max-running-requests", 1), slots.cap),
@@ -85,6 +86,8 @@ def settings_of(profile: Profile, *, kv_tokens: int) -> ServerSettings:
             cache_mode=str(get("gdn-mtp-cache-mode", "full")),
             kv_dtype=kinds.get(kv, kv),
             state_dtype=str(get("mamba-ssm-dtype", "float32")),
+            conv_dtype=profile.environment.get("SGLANG_MAMBA_CONV_DTYPE", "bfloat16"),
+            model_dtype=kinds.get(model, model),
             draft_kv_layers=profile.planner.draft_kv_layers,
             draft_kv_heads=profile.planner.draft_kv_heads,
             draft_head_dim=profile.planner.draft_head_dim,

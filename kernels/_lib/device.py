@@ -1,4 +1,4 @@
-"""Is there a device to run on? Asked once, and of the one call that answers without a driver: others raise or hang."""
+"""Can a device be used? Asked once for each, by the one call that answers without a driver: others raise or hang."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import functools
 
 
 @functools.cache
-def why_no_device(capabilities: tuple[tuple[int, int], ...] = ((12, 0),)) -> str | None:
-    """None when device 0 has one of the exact `capabilities`, else the reason why a GPU test cannot run, for people.
+def why_no_device(capabilities: tuple[tuple[int, int], ...] = ((12, 0),), device_index: int = 0) -> str | None:
+    """None when the device has one of the exact `capabilities`, else the reason why nothing can run on it, for people.
 
     Without a driver only cudaGetDeviceCount is safe: other calls raise, and after a few of them loading code can hang.
     """
@@ -23,10 +23,10 @@ def why_no_device(capabilities: tuple[tuple[int, int], ...] = ((12, 0),)) -> str
         return f"no usable NVIDIA driver (cudaGetDeviceCount: {status.name})"
     if count == 0:
         return "no NVIDIA device"
-    status, properties = runtime.cudaGetDeviceProperties(0)
+    status, properties = runtime.cudaGetDeviceProperties(device_index)
     if status != runtime.cudaError_t.cudaSuccess:
-        return f"device 0 does not answer (cudaGetDeviceProperties: {status.name})"
+        return f"device {device_index} does not answer (cudaGetDeviceProperties: {status.name})"
     pair = (properties.major, properties.minor)
     if pair not in capabilities:
-        return f"device 0 has capability {pair}, needs one of {list(capabilities)}"
+        return f"device {device_index} has capability {pair}, needs one of {list(capabilities)}"
     return None

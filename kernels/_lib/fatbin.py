@@ -78,10 +78,10 @@ class Fatbin:
 def load(name: str, device_index: int = 0) -> Fatbin:
     """Load `sm120/kernels/NAME/NAME.fatbin` on one device.
 
-    Raises NoDevice, before any driver call, where no SM120 device can be used, and FileNotFoundError with the way to
-    build it when the fatbin is not installed.
+    Raises NoDevice, before any driver call, where that device is no SM120 one or cannot be used, and FileNotFoundError
+    with the way to build it when the fatbin is not installed.
     """
-    reason = why_no_device()
+    reason = why_no_device(device_index=device_index)
     if reason is not None:
         raise NoDevice(f"{name}: {reason}")
     return Fatbin(name, read(name), device_index)

@@ -62,12 +62,15 @@ def conv_window_bytes(shape: LinearStateShape, *, rows: int, draft_tokens: int, 
     return shape.layers * rows * elements * shape.conv_itemsize
 
 
-def recover_window_bytes(shape: LinearStateShape, *, rows: int, draft_tokens: int) -> int:
-    """Keys, values, log-decays and betas of the draft tokens: what a verify with recovery keeps."""
-    _positive(rows=rows, draft_tokens=draft_tokens)
+def recover_window_bytes(shape: LinearStateShape, *, rows: int, draft_tokens: int, itemsize: int) -> int:
+    """Keys, values, log-decays and betas of the draft tokens: what a verify with recovery keeps.
+
+    ``itemsize`` is that of a key or value, the model's dtype: the conv state's has a setting of its own.
+    """
+    _positive(rows=rows, draft_tokens=draft_tokens, itemsize=itemsize)
     inputs = shape.num_k_heads * shape.head_k_dim + shape.num_v_heads * shape.head_v_dim
     gates = 2 * shape.num_v_heads * 4  # log-decay and beta, fp32
-    return shape.layers * rows * draft_tokens * (inputs * shape.conv_itemsize + gates)
+    return shape.layers * rows * draft_tokens * (inputs * itemsize + gates)
 
 
 def slots_in_budget(budget: int, *, slot_bytes: int, row_bytes: int, slots_per_request: int) -> int:

@@ -6,12 +6,11 @@ python -m sm120.kernels.mrope.bench --static    # writes static_roofline.json fr
 
 from __future__ import annotations
 
-import statistics
 import sys
 from pathlib import Path
 from typing import Any
 
-from sm120.kernels._lib import bench_command, compilers, machine_code, static_estimate, upstream
+from sm120.kernels._lib import bench_command, cold_timing, compilers, machine_code, static_estimate, upstream
 
 FOLDER = Path(__file__).parent
 THREADS = 128
@@ -19,7 +18,6 @@ ELEMENTS_PER_WARP = 32 * 16  # every lane holds sixteen elements
 # the shape of every static record: a prefill chunk of Qwen3-VL-30B-A3B's attention
 TOKENS, Q_HEADS, KV_HEADS = 4096, 32, 4
 MEASURED = [1, 8, 64, 512, 4096]
-WARM_UP, ROUNDS, LAUNCHES = 200, 30, 20
 UPSTREAM = "kernels/jit/csrc/elementwise/fused_qknorm_rope.cuh"
 
 
@@ -71,7 +69,7 @@ def static_records() -> list[dict[str, Any]]:
 
 
 def measure() -> list[dict[str, Any]]:
-    """Median, least and greatest microseconds of one three-axis launch, a token count at a time, on device 0."""
+    """Median, least and greatest microseconds of a three-axis launch with a cold L2, by token count, on device 0."""
     import torch
 
     from sm120.kernels.mrope.axes import axis_map
@@ -91,32 +89,10 @@ def measure() -> list[dict[str, Any]]:
             "axis_map": owners,
         }  # fmt: skip
         out = torch.empty_like(qkv)
-        fused_qk_norm_mrope(qkv, weight, weight, positions, cache, out=out, **arguments)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(LAUNCHES):
-                fused_qk_norm_mrope(qkv, weight, weight, positions, cache, out=out, **arguments)
-        flush = torch.empty(3 * 128 * 2**20, dtype=torch.uint8, device="cuda")
-        times = []
-        for index in range(WARM_UP // LAUNCHES + ROUNDS):
-            flush.fill_(index % 251)  # evicts inputs and output from L2
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            times.append(begin.elapsed_time(end) * 1000 / LAUNCHES)
-        kept = times[WARM_UP // LAUNCHES :]
-        rows.append(
-            {
-                "tokens": tokens,
-                "us_median": statistics.median(kept),
-                "us_min": min(kept),
-                "us_max": max(kept),
-                "device": torch.cuda.get_device_name(0),
-                "clock_mhz": torch.cuda.clock_rate(0),
-            }
+        times = cold_timing.measure(
+            lambda: fused_qk_norm_mrope(qkv, weight, weight, positions, cache, out=out, **arguments)  # noqa: B023
         )
+        rows.append({"tokens": tokens, **times})
     return rows
 
 

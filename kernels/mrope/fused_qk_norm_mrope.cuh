@@ -38,7 +38,8 @@ struct Params {
   int64_t qkv_stride;     // elements between tokens
   int64_t out_stride;
   int64_t position_stride;  // elements between the three rows; 0 where they share one
-  int64_t position_limit;   // at most 2^31; positions must be below it, a head whose token breaks this comes out as NaN
+  // 1 to 2^31; positions must be below it. A head whose token breaks this reads row 0 of the table and becomes NaN.
+  int64_t position_limit;
   uint32_t num_tokens;
   uint32_t num_q_heads;
   uint32_t num_kv_heads;

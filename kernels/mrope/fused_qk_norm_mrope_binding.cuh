@@ -82,6 +82,9 @@ struct FusedQKNormMropeKernel {
     RuntimeCheck(
         cos_sin_cache.size(0) <= std::numeric_limits<int32_t>::max(),
         "cos_sin_cache has more rows than an int32 position can name");
+    // A token whose position is outside the cache comes out as NaN, but the kernel reads row 0 for it.
+    RuntimeCheck(
+        num_tokens == 0 || cos_sin_cache.size(0) > 0, "cos_sin_cache has no rows, num_tokens = ", num_tokens);
 
     const DLDevice device = qkv.device();
     RuntimeCheck(device.device_type == kDLCUDA, "qkv must be a CUDA tensor");

@@ -250,6 +250,9 @@ def prepare(
         limit = table.shape[0]
         if limit > MAX_POSITION:
             raise ValueError(f"table: {limit} rows overflow a 32-bit position, needs at most 2^31")
+        # a token whose position is outside the table is NaN, but the kernel reads row 0 for it
+        if num_tokens and limit == 0:
+            raise ValueError(f"table: has no rows for {num_tokens} tokens, needs at least 1")
         if attention_factor != 1.0:
             raise ValueError(f"attention_factor: got {attention_factor}, needs 1 with a cache, which holds it already")
     if check_positions and num_tokens:

@@ -6,13 +6,12 @@ python -m sm120.kernels.qsa.bench --static    # writes static_roofline.json from
 
 from __future__ import annotations
 
-import statistics
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sm120.kernels._lib import bench_command, compilers, machine_code, static_estimate
+from sm120.kernels._lib import bench_command, cold_timing, compilers, machine_code, static_estimate
 
 HERE = Path(__file__).parent
 GOLDEN = HERE / "static_roofline.json"
@@ -20,7 +19,6 @@ GOLDEN = HERE / "static_roofline.json"
 QUERY_HEADS, KV_HEADS, HEAD_DIM, SELECTED, SPLITS = 24, 2, 256, 2051, 8
 ROWS = 4
 SCRATCH_PAGE = 64
-WARM_UP, ROUNDS = 10, 50
 
 
 @dataclass(frozen=True)
@@ -232,7 +230,7 @@ def report(records: list[dict[str, Any]]) -> str:
 
 
 def measure() -> list[dict[str, Any]]:
-    """Median, least and greatest microseconds of decode on device 0, 50 launches behind an L2 sweep, a pool at a time."""
+    """Median, least and greatest microseconds of one decode call with a cold L2, a pool at a time, on device 0."""
     import torch
 
     from sm120.kernels.qsa import op
@@ -240,7 +238,6 @@ def measure() -> list[dict[str, Any]]:
     generator = torch.Generator(device="cuda").manual_seed(0)
     shuffled = lambda count: torch.randperm(count, device="cuda", generator=generator)  # noqa: E731
     slots, context = 262_144, 65_536
-    sweep = torch.empty(256 * 2**20, dtype=torch.uint8, device="cuda")
     measured = []
     for dtype in (torch.bfloat16, torch.float8_e4m3fn):
         pool = torch.randn(slots, KV_HEADS, HEAD_DIM, device="cuda", generator=generator).to(dtype)
@@ -249,28 +246,10 @@ def measure() -> list[dict[str, Any]]:
         indices = torch.stack([shuffled(context)[:SELECTED] for _ in range(ROWS)]).int()
         lengths = torch.full((ROWS,), context, dtype=torch.int32, device="cuda")
         rows = torch.arange(ROWS, dtype=torch.int32, device="cuda")
-        times = []
-        for launch in range(WARM_UP + ROUNDS):
-            sweep.fill_(launch % 7)
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            op.attention(q, pool, pool, indices, lengths, table, rows, HEAD_DIM**-0.5)
-            end.record()
-            torch.cuda.synchronize()
-            times.append(begin.elapsed_time(end) * 1000)
-        kept = times[WARM_UP:]
-        measured.append(
-            {
-                "pool": str(dtype),
-                "rows": ROWS,
-                "tokens": SELECTED,
-                "us_median": statistics.median(kept),
-                "us_min": min(kept),
-                "us_max": max(kept),
-                "device": torch.cuda.get_device_name(0),
-                "clock_mhz": torch.cuda.clock_rate(0),
-            }
+        times = cold_timing.measure(
+            lambda: op.attention(q, pool, pool, indices, lengths, table, rows, HEAD_DIM**-0.5)  # noqa: B023
         )
+        measured.append({"pool": str(dtype), "rows": ROWS, "tokens": SELECTED, **times})
     return measured
 
 

@@ -5,6 +5,7 @@ On a device the exact capability must be listed in kernel.toml; on the CPU they 
 
 from __future__ import annotations
 
+import functools
 import os
 import tomllib
 from pathlib import Path
@@ -19,6 +20,8 @@ from sm120.kernels.qsa import triton_block_topk, triton_sparse_gqa
 HEAD_DIMS = (128, 256)
 MAX_GROUP = 16
 INDEX_DTYPES = (torch.int32, torch.int64)
+# Triton holds a whole row of indices in one tile; this is the largest that it takes.
+MAX_WIDTH = 2**20
 
 
 def attention(
@@ -38,8 +41,8 @@ def attention(
 
     q           [R, HQ, D], D 128 or 256, last axis contiguous; bf16, fp16 or fp32
     k_pool      [slots, HK, D], HQ / HK 1..16, in q's dtype or float8_e4m3fn (holding x / scale); v_pool the same
-    indices     [R, N] int32 token positions of the row's request, any order; -1, and anything not below the row's
-                length, is skipped wherever it stands; a row without tokens gives zeros
+    indices     [R, N] int32 token positions of the row's request, N up to 2^20, any order; -1, and anything not below
+                the row's length, is skipped wherever it stands; a row without tokens gives zeros
     lengths     [R] int32 or int64, tokens of the row's request
     table       [requests, tokens] int32, pool slot of every token
     table_rows  [R] int32 or int64, the row's line in `table`
@@ -77,6 +80,7 @@ def attention(
     check_tensor(
         "indices", indices, dtype=torch.int32, shape=("R", "N"), stride=(None, 1), shapes=shapes, device=q.device
     )
+    check_int("indices width", shapes["N"], 0, MAX_WIDTH)
     check_tensor("lengths", lengths, dtype=INDEX_DTYPES, shape=("R",), stride=(1,), shapes=shapes, device=q.device)
     check_tensor("table", table, dtype=torch.int32, shape=(None, None), stride=(None, 1), device=q.device)
     check_tensor(
@@ -137,6 +141,8 @@ def _attention(
     v_scale: float,
     splits: int,
 ) -> torch.Tensor:
+    if indices.shape[1] == 0:  # a tile of no columns does not exist
+        return torch.zeros_like(q, memory_format=torch.contiguous_format)
     selected = triton_sparse_gqa.select_slots(indices, lengths, table, table_rows)
     return triton_sparse_gqa.sparse_gqa(q, k_pool, v_pool, selected, scale, k_scale, v_scale, splits)
 
@@ -158,10 +164,15 @@ def _(scores, row_starts, lengths, topk):
 
 def _require_implementation(device: torch.device) -> None:
     if device.type == "cuda":
-        listed = tomllib.loads((Path(__file__).parent / "kernel.toml").read_text())["capabilities"]
-        capability.require(torch.cuda.get_device_capability(device), "qsa", [tuple(pair) for pair in listed])
+        capability.require(torch.cuda.get_device_capability(device), "qsa", _capabilities())
     elif device.type != "cpu" or os.environ.get("TRITON_INTERPRET") != "1":
         raise ValueError(f"device: got {device}, needs cuda, or cpu with TRITON_INTERPRET=1 set before the import")
+
+
+@functools.cache
+def _capabilities() -> list[tuple[int, int]]:
+    listed = tomllib.loads((Path(__file__).parent / "kernel.toml").read_text())["capabilities"]
+    return [tuple(pair) for pair in listed]
 
 
 def _check_slots(

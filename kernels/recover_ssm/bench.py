@@ -6,12 +6,11 @@ python -m sm120.kernels.recover_ssm.bench --static    # writes static_roofline.j
 
 from __future__ import annotations
 
-import statistics
 import sys
 from pathlib import Path
 from typing import Any
 
-from sm120.kernels._lib import bench_command, compilers, machine_code, static_estimate
+from sm120.kernels._lib import bench_command, cold_timing, compilers, machine_code, static_estimate
 
 FOLDER = Path(__file__).parent
 MODULE = "sm120.kernels.recover_ssm.triton_recover"
@@ -21,7 +20,7 @@ BLOCK_V = 8
 BATCH, DRAFTS = 4, 4  # the shape of every static record
 STATE_ITEMSIZE = {"fp32": 4, "bf16": 2}
 STATES_MOVED = {"verify": 1, "recover": 2}
-BATCHES, WARM_UP, ROUNDS = (1, 4, 16), 20, 50
+BATCHES = (1, 4, 16)
 
 _KEPT = {"keep_k": "*bf16", "keep_v": "*bf16", "keep_g": "*fp32", "keep_beta": "*fp32", "window_rows": "*i32"}
 _STRIDES = [
@@ -88,13 +87,12 @@ def static_records() -> list[dict[str, Any]]:
 
 
 def measure() -> list[dict[str, Any]]:
-    """Median, least and greatest microseconds of one layer's launch on device 0, states evicted from L2 before each."""
+    """Median, least and greatest microseconds of one layer's launch with a cold L2, on device 0."""
     import torch
 
     from sm120.kernels.recover_ssm import op, triton_recover
 
     rows = []
-    flush = torch.empty(3 * 128 * 2**20, dtype=torch.uint8, device="cuda")
     for dtype in (torch.float32, torch.bfloat16):
         for batch in BATCHES:
             arguments, window, state, slots = _problem(batch, dtype)
@@ -105,20 +103,8 @@ def measure() -> list[dict[str, Any]]:
                 "recover": lambda: op.recover_accepted(state, layers, slots, last),  # noqa: B023
             }
             for name, launch in launches.items():
-                times = [_time(launch, flush, index) for index in range(WARM_UP + ROUNDS)][WARM_UP:]
-                rows.append(
-                    {
-                        "kernel": name,
-                        "state": str(dtype),
-                        "batch": batch,
-                        "drafts": DRAFTS,
-                        "us_median": statistics.median(times),
-                        "us_min": min(times),
-                        "us_max": max(times),
-                        "device": torch.cuda.get_device_name(0),
-                        "clock_mhz": torch.cuda.clock_rate(0),
-                    }
-                )
+                shape = {"kernel": name, "state": str(dtype), "batch": batch, "drafts": DRAFTS}
+                rows.append(shape | cold_timing.measure(launch))
     return rows
 
 
@@ -137,18 +123,6 @@ def _problem(batch: int, dtype: Any) -> tuple[Any, ...]:
     )
     state = normal(1, batch + 1, HV, V, K).to(dtype)
     return arguments, window, state, torch.arange(1, batch + 1, dtype=torch.int32, device="cuda")
-
-
-def _time(launch: Any, flush: Any, index: int) -> float:
-    import torch
-
-    flush.fill_(index % 251)
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    begin.record()
-    launch()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) * 1000
 
 
 def main(arguments: list[str]) -> int:

@@ -6,12 +6,11 @@ python -m sm120.kernels.xqa_mask.bench --static    # writes static_roofline.json
 
 from __future__ import annotations
 
-import statistics
 import sys
 from pathlib import Path
 from typing import Any
 
-from sm120.kernels._lib import bench_command, compilers, machine_code, static_estimate
+from sm120.kernels._lib import bench_command, cold_timing, compilers, machine_code, static_estimate
 
 FOLDER = Path(__file__).parent
 BATCH, Q_LEN = 64, 8  # the shape of every static record: 64 requests of 8 drafts
@@ -19,7 +18,6 @@ ROWS = BATCH * Q_LEN
 BYTES_WRITTEN = ROWS * 4
 BYTES_READ = {"xqa_mask_chain": 0, "xqa_mask_tree": ROWS * 4, "xqa_mask_matrix": ROWS * Q_LEN}
 SHAPES = [(1, 8), (64, 8), (256, 8), (256, 33), (64, 128)]
-WARM_UP, ROUNDS, LAUNCHES = 200, 30, 100
 
 
 def compile_for_device() -> compilers.Cubin:
@@ -38,40 +36,14 @@ def static_records() -> list[dict[str, Any]]:
 
 
 def measure() -> list[dict[str, Any]]:
-    """Median, least and greatest microseconds of one launch, a shape at a time, on device 0."""
-    import torch
-
+    """Median, least and greatest microseconds of one launch with a cold L2, a shape at a time, on device 0."""
     from sm120.kernels.xqa_mask.op import pack_mask
 
     rows = []
     for batch, q_len in SHAPES:
         out = pack_mask("causal", q_len, batch=batch, device="cuda")
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(LAUNCHES):
-                pack_mask("causal", q_len, batch=batch, out=out)
-        flush = torch.empty(3 * 128 * 2**20, dtype=torch.uint8, device="cuda")
-        times = []
-        for index in range(WARM_UP // LAUNCHES + ROUNDS):
-            flush.fill_(index % 251)  # evicts the output from L2
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            times.append(begin.elapsed_time(end) * 1000 / LAUNCHES)
-        kept = times[WARM_UP // LAUNCHES :]
-        rows.append(
-            {
-                "batch": batch,
-                "q_len": q_len,
-                "us_median": statistics.median(kept),
-                "us_min": min(kept),
-                "us_max": max(kept),
-                "device": torch.cuda.get_device_name(0),
-                "clock_mhz": torch.cuda.clock_rate(0),
-            }
-        )
+        times = cold_timing.measure(lambda: pack_mask("causal", q_len, batch=batch, out=out))  # noqa: B023
+        rows.append({"batch": batch, "q_len": q_len, **times})
     return rows
 
 

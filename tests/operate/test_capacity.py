@@ -96,6 +96,24 @@ def test_tokens_fill_the_budget_to_less_than_a_page(name):
     assert sum(pool.bytes for pool in more) > 30 * GIB
 
 
+@pytest.mark.parametrize(
+    ("settings", "model", "conv"),
+    [
+        ((), "bfloat16", "bfloat16"),
+        (("dtype=half",), "float16", "bfloat16"),
+        (("dtype=float32", "environment.SGLANG_MAMBA_CONV_DTYPE=float16"), "float32", "float16"),
+    ],
+    ids=["defaults", "half", "apart"],
+)
+def test_the_conv_state_does_not_follow_the_model_s_dtype(settings, model, conv):
+    """In SGLang the former is bfloat16 unless its variable says otherwise; draft windows have the latter."""
+    profile = load_profile("flash-next", list(settings))
+    found = settings_of(profile, kv_tokens=1)
+    assert (found.model_dtype, found.conv_dtype) == (model, conv)
+    window = {pool.name: pool.bytes for pool in plan(geometry(profile), found)}["recover_window"]
+    assert window == 36 * 5 * 4 * ((16 * 128 + 48 * 128) * (4 if model == "float32" else 2) + 2 * 48 * 4)
+
+
 def test_slots_and_host():
     found = capacity(load_profile("flash-next"), 30 * GIB)
     assert (found.slots.slots, found.slots.cap, found.slots.idle) == (24, 4, 8)

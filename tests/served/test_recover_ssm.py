@@ -135,6 +135,7 @@ def planned(mode: str, answers: Answers, side_state: SideState | None = None) ->
         cache_mode=mode,
         state_dtype="float32",
         conv_dtype="float16",
+        model_dtype="float16",
     )
     return {pool.name: pool.bytes for pool in plan(model, settings) if pool.name not in ("kv", "draft_kv")}
 

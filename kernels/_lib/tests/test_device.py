@@ -47,6 +47,25 @@ def fake_runtime(status: str, count: int, major: int, minor: int) -> types.Modul
     return runtime
 
 
+def test_a_fatbin_asks_for_the_device_that_it_is_loaded_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    import cuda.bindings
+
+    runtime = fake_runtime("cudaSuccess", 2, 0, 0)
+    pairs = [types.SimpleNamespace(major=12, minor=0), types.SimpleNamespace(major=9, minor=0)]
+    runtime.cudaGetDeviceProperties = lambda index: (runtime.cudaError_t.cudaSuccess, pairs[index])
+    monkeypatch.setattr(cuda.bindings, "runtime", runtime, raising=False)
+    monkeypatch.setitem(sys.modules, "cuda.bindings.runtime", runtime)
+    monkeypatch.setattr(fatbin, "why_no_device", device.why_no_device.__wrapped__)
+    monkeypatch.setattr(fatbin, "Fatbin", lambda name, data, device_index: f"{name} on {device_index}")
+    monkeypatch.setattr(fatbin, "read", lambda name: b"")
+    load = fatbin.load.__wrapped__
+    assert load("xqa_mask", 0) == "xqa_mask on 0"
+    with pytest.raises(fatbin.NoDevice, match=r"xqa_mask: device 1 has capability \(9, 0\)"):
+        load("xqa_mask", 1)
+    pairs.reverse()  # the first device does not stand for the second
+    assert load("xqa_mask", 1) == "xqa_mask on 1"
+
+
 @pytest.mark.parametrize(
     ("status", "count", "pair", "reason"),
     [

@@ -22,7 +22,9 @@ SHAPE = sb.LinearStateShape(
 def test_sizes_are_what_counting_gives():
     assert SHAPE.slot_bytes == 2 * (2 * 3 * 4 * 4 + 14 * 3 * 2)
     assert sb.intermediate_ssm_bytes(SHAPE, rows=5, draft_tokens=4) == 2 * 5 * 4 * (2 * 3 * 4) * 4
-    assert sb.recover_window_bytes(SHAPE, rows=5, draft_tokens=4) == 2 * 5 * 4 * ((4 + 6) * 2 + 2 * 2 * 4)
+    for itemsize in (2, 4):  # the conv state's stays 2
+        kept = sb.recover_window_bytes(SHAPE, rows=5, draft_tokens=4, itemsize=itemsize)
+        assert kept == 2 * 5 * 4 * ((4 + 6) * itemsize + 2 * 2 * 4)
     assert sb.conv_window_bytes(SHAPE, rows=5, draft_tokens=4, deduplicated=False) == 2 * 5 * 14 * 12 * 2
     assert sb.conv_window_bytes(SHAPE, rows=5, draft_tokens=4, deduplicated=True) == 2 * 5 * 14 * 6 * 2
 
@@ -52,10 +54,11 @@ def test_the_slots_fit_and_one_more_would_not(budget, slot, row, ratio):
         (lambda: sb.conv_window_elements(7, 3, 4, deduplicated=True), "multiple of window = 3"),
         (lambda: sb.conv_window_elements(6, 3, 0, deduplicated=True), "draft_tokens is 0"),
         (lambda: sb.intermediate_ssm_bytes(SHAPE, rows=0, draft_tokens=4), "rows is 0"),
+        (lambda: sb.recover_window_bytes(SHAPE, rows=5, draft_tokens=4, itemsize=0), "itemsize is 0"),
         (lambda: sb.slots_in_budget(9, slot_bytes=0, row_bytes=0, slots_per_request=1), "slot_bytes is 0"),
         (lambda: sb.slots_in_budget(9, slot_bytes=1, row_bytes=-1, slots_per_request=1), "row_bytes is -1"),
     ],
-    ids=["window", "drafts", "rows", "slot", "row"],
+    ids=["window", "drafts", "rows", "itemsize", "slot", "row"],
 )
 def test_senseless_sizes_are_refused(call, says):
     with pytest.raises(ValueError, match=says):

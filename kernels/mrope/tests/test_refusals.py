@@ -56,6 +56,7 @@ WRONG_TENSOR = {
     "table dtype": ({"table": torch.zeros(9, 128).half()}, "table: dtype is torch.float16, needs torch.float32 or"),
     "table width": ({"table": torch.zeros(9, 64)}, r"table: shape is \(9, 64\), needs \(\*, 128\)"),
     "table strides": ({"table": torch.zeros(9, 256)[:, :128]}, "table: .*needs to be contiguous"),
+    "table without rows": ({"table": torch.zeros(0, 128)}, "table: has no rows for 6 tokens, needs at least 1"),
     "phase length": ({"table": torch.zeros(32).long()}, r"table: shape is \(32,\), needs \(64\)"),
 }
 
@@ -106,6 +107,11 @@ def test_positions_out_of_the_cache_are_named_when_asked_for(bad: int) -> None:
     positions[2, 5] = bad
     with pytest.raises(ValueError, match=rf"positions: values are in .*{bad}.*, needs 0\.\."):
         prepare(tensors={"positions": positions}, check_positions=True)
+
+
+def test_no_tokens_need_no_rows_of_the_table() -> None:
+    empty = {"qkv": qkv(rows=0), "positions": torch.zeros(3, 0).long(), "table": torch.zeros(0, 128)}
+    assert prepare(tensors=empty).blocks == 0
 
 
 def test_phase_positions_end_at_2_to_31() -> None:

@@ -70,6 +70,7 @@ REFUSED = {
     "position dtype": ({"positions": torch.zeros(3, 6)}, "positions must be int32 or int64, got float32"),
     "cache dtype": ({"cos_sin_cache": torch.zeros(9, 128).half()}, "cos_sin_cache must be float32 or of qkv's dtype"),
     "cache width": ({"cos_sin_cache": torch.zeros(9, 64)}, "cos_sin_cache must be a contiguous, 16-byte aligned"),
+    "cache without rows": ({"cos_sin_cache": torch.zeros(0, 128)}, "cos_sin_cache has no rows, num_tokens = 6"),
     "host memory": ({}, "qkv must be a CUDA tensor"),
 }
 
@@ -94,6 +95,12 @@ def test_only_the_device_is_missing(binding, positions: torch.Tensor) -> None:
     """What the model hands over passes every check but the last."""
     with pytest.raises(RuntimeError, match="qkv must be a CUDA tensor"):
         binding.fused_qk_norm_mrope(*arguments(positions=positions))
+
+
+def test_no_tokens_need_no_rows_of_the_cache(binding) -> None:
+    empty = {"qkv": torch.zeros(0, 1024).bfloat16(), "positions": torch.zeros(3, 0).long()}
+    with pytest.raises(RuntimeError, match="qkv must be a CUDA tensor"):
+        binding.fused_qk_norm_mrope(*arguments(**empty, cos_sin_cache=torch.zeros(0, 128)))
 
 
 @pytest.mark.parametrize(("head_dim", "rotary_dim", "neox"), [(256, 64, "true"), (64, 40, "false")], ids=str)

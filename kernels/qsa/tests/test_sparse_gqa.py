@@ -150,6 +150,28 @@ def test_empty_rows_give_zeros():
     ).shape == (0, 12, 128)
 
 
+@pytest.mark.parametrize("splits", [0, 3])
+def test_rows_of_no_indices_give_zeros(splits):
+    case = make_case([[], []], [3, 0], kv_heads=2, dtype=torch.bfloat16)
+    case.q[:] = float("nan")
+    case.indices = case.indices[:, :0]
+    out = op.attention(
+        case.q, case.k, case.v, case.indices, case.lengths, case.table, case.table_rows, 1.0, splits=splits
+    )
+    assert out.dtype == torch.bfloat16 and torch.equal(out, torch.zeros(2, 24, 128, dtype=torch.bfloat16))
+
+
+def test_the_capability_list_is_read_once(monkeypatch):
+    op._capabilities.cache_clear()
+    reads = []
+    monkeypatch.setattr(op.tomllib, "loads", lambda text: reads.append(text) or {"capabilities": [[12, 0]]})
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (12, 0))
+    for _ in range(3):
+        op._require_implementation(torch.device("cuda"))
+    op._capabilities.cache_clear()
+    assert len(reads) == 1
+
+
 @pytest.mark.parametrize("group", [1, 2, 5, 8, 12, 16])
 def test_group_sizes(group):
     make_case([list(range(70)), [3, 1]], [70, 4], group=group, kv_heads=2, dtype=torch.float16).check()
@@ -275,6 +297,10 @@ def test_split_choice_fills_the_device_and_keeps_rows_whole():
         (dict(v_pool=torch.zeros(200, 1, 128, dtype=FP8)), "v_pool: dtype"),
         (dict(indices=torch.zeros(1, 3, dtype=torch.int64)), "indices: dtype"),
         (dict(indices=torch.zeros(2, 3, dtype=torch.int32)), "indices: shape"),
+        (
+            dict(indices=torch.full((1, 2**20 + 1), -1, dtype=torch.int32)),
+            r"indices width: got 1048577, needs an int in 0\.\.1048576",
+        ),
         (dict(lengths=torch.tensor([0.5])), "lengths: dtype"),
         (dict(table=torch.full((1, 9), 10_000, dtype=torch.int32)), "table: selects slots 10000"),
         (dict(table_rows=torch.tensor([3])), "table_rows"),

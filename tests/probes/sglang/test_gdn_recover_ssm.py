@@ -17,6 +17,7 @@ from sglang.srt.layers.attention.hybrid_linear_attn_backend import HybridLinearA
 from sglang.srt.layers.attention.linear.gdn_backend import GDNAttnBackend
 from sglang.srt.layers.attention.linear.utils import resolve_linear_attn_backends
 from sglang.srt.layers.radix_linear_attention import RadixLinearAttention
+from sglang.srt.mem_cache import kv_cache_configurator
 from sglang.srt.mem_cache.memory_pool import HybridReqToTokenPool
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.runtime_context import get_context
@@ -30,7 +31,9 @@ ACTIVATION = torch.float16  # the interpreter's bfloat16 is wrong
 class Rig:
     """One GDN hybrid: pool, backend, layers with seeded weights, in one cache mode."""
 
-    def __init__(self, mode, *, state_dtype=torch.float32, drafts=DRAFTS, **side_states):
+    def __init__(
+        self, mode, *, state_dtype=torch.float32, dtype=ACTIVATION, conv_dtype=ACTIVATION, drafts=DRAFTS, **side_states
+    ):
         self.drafts = drafts
         params = Mamba2CacheParams(
             shape=Mamba2StateShape.create(
@@ -43,7 +46,7 @@ class Rig:
                 conv_kernel=CONV,
             ),
             layers=list(range(LAYERS)),
-            dtype=Mamba2StateDType(conv=ACTIVATION, temporal=state_dtype),
+            dtype=Mamba2StateDType(conv=conv_dtype, temporal=state_dtype),
         )
         arguments = dict(
             size=REQUESTS,
@@ -57,7 +60,7 @@ class Rig:
             enable_mamba_extra_buffer=True,
             speculative_num_draft_tokens=drafts,
             speculative_eagle_topk=1,
-            recover_gdn_states=mode == "none",
+            recover_window_dtype=dtype if mode == "none" else None,
             **side_states,
         )
         known = inspect.signature(HybridReqToTokenPool.__init__).parameters
@@ -86,10 +89,10 @@ class Rig:
                 head_q_dim=DIM,
                 head_k_dim=DIM,
                 head_v_dim=DIM,
-                conv_weights=(0.5 * normal(CHANNELS, CONV)).to(ACTIVATION),
+                conv_weights=(0.5 * normal(CHANNELS, CONV)).to(dtype),
                 activation="silu",
                 A_log=normal(HV),
-                dt_bias=normal(HV).to(ACTIVATION),
+                dt_bias=normal(HV).to(dtype),
             )
             for i in range(LAYERS)
         ]
@@ -138,9 +141,9 @@ class Rig:
         )
 
 
-def window(seed, rows, drafts=DRAFTS):
+def window(seed, rows, drafts=DRAFTS, dtype=ACTIVATION):
     generator = torch.Generator().manual_seed(seed)
-    normal = lambda *shape: torch.randn(*shape, generator=generator).to(ACTIVATION)  # noqa: E731
+    normal = lambda *shape: torch.randn(*shape, generator=generator).to(dtype)  # noqa: E731
     return [
         (normal(rows * drafts, CHANNELS), normal(rows * drafts, HV), normal(rows * drafts, HV)) for _ in range(LAYERS)
     ]
@@ -182,6 +185,38 @@ def test_outputs_and_committed_states_equal_the_full_pool(runtime, state_dtype, 
         # bit for bit, slots that nobody named included
         assert torch.equal(none.cache.temporal, full.cache.temporal)
         assert torch.equal(none.cache.conv[0], full.cache.conv[0])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "conv_dtype"),
+    [(torch.float16, torch.float32), (torch.float32, torch.float16), (torch.float16, torch.bfloat16)],
+    ids=["fp16_model_fp32_conv", "fp32_model_fp16_conv", "fp16_model_bf16_conv"],
+)
+def test_the_conv_state_may_have_another_dtype_than_the_model(runtime, dtype, conv_dtype):
+    """SGLANG_MAMBA_CONV_DTYPE is bfloat16 unless it is set, also for --dtype float16 and float32."""
+    full, none = (Rig(mode, dtype=dtype, conv_dtype=conv_dtype) for mode in ("full", "none"))
+    assert none.cache.intermediate_ssm is None, "the mode must not fall back to full"
+    assert none.pool.mamba_pool.recover_window.k.dtype == dtype
+    for round_ in range(2):
+        inputs = window(round_, 2, dtype=dtype)
+        for ours, theirs in zip(none.run([3, 1], [5, 2], inputs), full.run([3, 1], [5, 2], inputs), strict=True):
+            assert torch.equal(ours, theirs)
+        none.commit([1, 2])
+        full.commit([1, 2])
+        assert torch.equal(none.cache.temporal, full.cache.temporal)
+        assert torch.equal(none.cache.conv[0], full.cache.conv[0])
+
+
+def test_the_server_takes_the_model_s_dtype_for_the_draft_inputs(monkeypatch):
+    configurator = object.__new__(kv_cache_configurator.KVCacheConfigurator)
+    configurator.model_dtype, configurator.hybrid_gdn_config = torch.float16, object()
+    mamba = types.SimpleNamespace(gdn_mtp_cache_mode="none")
+    monkeypatch.setattr(kv_cache_configurator, "get_exec", lambda: types.SimpleNamespace(mamba=mamba))
+    monkeypatch.setattr(kv_cache_configurator, "get_spec", lambda: types.SimpleNamespace(speculative_eagle_topk=None))
+    assert hasattr(configurator, "_recover_window_dtype"), "the runtime has no --gdn-mtp-cache-mode"
+    assert configurator._recover_window_dtype() == torch.float16
+    mamba.gdn_mtp_cache_mode = "full"
+    assert configurator._recover_window_dtype() is None
 
 
 def test_ple_side_states_are_committed_as_in_full_mode(runtime):

@@ -18,7 +18,7 @@ GIB = 1 << 30
 RUNNING, RATIO, KV_BYTES_PER_TOKEN = 4, 5, 14_144
 
 
-def params(layers, heads, value_heads, temporal):
+def params(layers, heads, value_heads, temporal, conv=torch.bfloat16):
     shape = Mamba2StateShape.create(
         tp_world_size=1,
         intermediate_size=value_heads * 128,
@@ -28,11 +28,11 @@ def params(layers, heads, value_heads, temporal):
         state_size=128,
         conv_kernel=4,
     )
-    dtypes = Mamba2StateDType(conv=torch.bfloat16, temporal=temporal)
+    dtypes = Mamba2StateDType(conv=conv, temporal=temporal)
     return Mamba2CacheParams(shape=shape, layers=list(range(layers)), dtype=dtypes)
 
 
-def charged(monkeypatch, cache_params, mode, *, draft, slots, budget=64 * GIB):
+def charged(monkeypatch, cache_params, mode, *, draft, slots, dtype=torch.bfloat16, budget=64 * GIB):
     """Bytes that the real estimator takes from the budget."""
     schedule = types.SimpleNamespace(
         max_running_requests=RUNNING, max_mamba_cache_size=slots, mamba_full_memory_ratio=0.9
@@ -62,6 +62,7 @@ def charged(monkeypatch, cache_params, mode, *, draft, slots, budget=64 * GIB):
         mambaish_config=types.SimpleNamespace(mamba2_cache_params=cache_params),
         hybrid_gdn_config=object(),
         hybrid_kda_config=None,
+        model_dtype=dtype,
         pp_size=1,
         attn_dp_size=1,
         extra_mamba_cache_bytes_per_req=0,
@@ -72,9 +73,14 @@ def charged(monkeypatch, cache_params, mode, *, draft, slots, budget=64 * GIB):
     return round(budget - configurator._handle_max_mamba_cache(budget / GIB) * GIB)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "conv"),
+    [(torch.bfloat16, torch.bfloat16), (torch.float32, torch.bfloat16), (torch.float16, torch.float32)],
+    ids=["one_dtype", "fp32_model_bf16_conv", "fp16_model_fp32_conv"],
+)
 @pytest.mark.parametrize("mode", ["full", "none"])
-def test_charged_bytes_are_the_bytes_of_the_pool(monkeypatch, mode):
-    cache_params, draft, slots = params(2, 1, 2, torch.float32), 4, 24
+def test_charged_bytes_are_the_bytes_of_the_pool(monkeypatch, mode, dtype, conv):
+    cache_params, draft, slots = params(2, 1, 2, torch.float32, conv), 4, 24
     arguments = dict(
         size=slots,
         spec_state_size=RUNNING,
@@ -83,11 +89,12 @@ def test_charged_bytes_are_the_bytes_of_the_pool(monkeypatch, mode):
         device="cpu",
         speculative_num_draft_tokens=draft,
         speculative_eagle_topk=1,
-        recover_gdn_states=mode == "none",
+        recover_window_dtype=dtype if mode == "none" else None,
     )
     known = inspect.signature(MambaPool.__init__).parameters
     pool = MambaPool(**{k: v for k, v in arguments.items() if k in known})
-    assert charged(monkeypatch, cache_params, mode, draft=draft, slots=slots) == round(pool.mem_usage * GIB)
+    found = charged(monkeypatch, cache_params, mode, draft=draft, slots=slots, dtype=dtype)
+    assert found == round(pool.mem_usage * GIB)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def allocated(model: HybridModel, settings: ServerSettings) -> dict[str, int]:
         enable_mamba_extra_buffer=True,
         speculative_num_draft_tokens=settings.draft_tokens,
         speculative_eagle_topk=1,
-        recover_gdn_states=settings.cache_mode == "none",
+        recover_window_dtype=getattr(torch, settings.model_dtype) if settings.cache_mode == "none" else None,
         short_conv_layer_ids=list(range(side.layers)) if side else None,
         short_conv_state_shape=(side.channels, side.width) if side else None,
         ngram_context_len=side.ngram_tokens if side else 0,
@@ -91,6 +91,12 @@ def test_every_pool_of_the_planner_is_allocated_and_no_other(mode, state, drafts
     model = replace(SMALL, side_state=PLE) if ple else SMALL
     settings = server(cache_mode=mode, state_dtype=state, draft_tokens=drafts)
     assert allocated(model, settings) == planned(model, settings)
+
+
+@pytest.mark.parametrize(("model", "conv"), [("float16", "bfloat16"), ("float32", "bfloat16"), ("bfloat16", "float32")])
+def test_the_window_has_the_model_s_dtype_and_the_conv_pools_their_own(model, conv):
+    settings = server(cache_mode="none", model_dtype=model, conv_dtype=conv)
+    assert allocated(SMALL, settings) == planned(SMALL, settings)
 
 
 def test_a_layer_of_the_real_geometry():

@@ -67,9 +67,8 @@ def test_verify_of_a_tree():
 
 def without_states(monkeypatch):
     """Make the kit's pool as --gdn-mtp-cache-mode none makes it."""
-    monkeypatch.setattr(
-        kit, "HybridReqToTokenPool", functools.partial(HybridReqToTokenPool, recover_gdn_states=True), raising=True
-    )
+    pool = functools.partial(HybridReqToTokenPool, recover_window_dtype=ON_CPU["dtype"])
+    monkeypatch.setattr(kit, "HybridReqToTokenPool", pool, raising=True)
 
 
 @pytest.mark.parametrize("heads", [(2, 2), (1, 3)], ids=["ungrouped", "grouped"])

@@ -87,6 +87,12 @@ def test_logs_which_stand_ins_ran(tmp_path: Path) -> None:
     assert log.read_text() == f"{done.stdout.strip()} proof_extra_0 thing\n"
 
 
+def test_a_hook_file_that_imports_torch_does_not_slip_past_the_stand_ins(tmp_path: Path) -> None:
+    code = "import torch; here = torch.ones(1); print(here.pin_memory() is here)"
+    done = run(tmp_path, code, "import torch\n")
+    assert done.stdout == "True\n", done.stderr
+
+
 def test_a_hook_file_that_does_not_exist_is_named(tmp_path: Path) -> None:
     done = run(tmp_path, "print('alive')", PROOF_EXTRA=str(tmp_path / "nowhere.py"))
     # Python reports a failing sitecustomize and goes on; without the layer nothing can serve, so it must not.

@@ -22,9 +22,9 @@ def install() -> None:
     """
     for entry in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{entry.name}")
+    install_finder()  # before the extra files: one that imports torch itself must not slip past the stand-ins for it
     for number, path in enumerate(filter(None, os.environ.get("PROOF_EXTRA", "").split(os.pathsep))):
         spec = importlib.util.spec_from_file_location(f"proof_extra_{number}", path)
         if spec is None or spec.loader is None:
             raise StandInRefused(f"PROOF_EXTRA: {path}: not a Python file")
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
-    install_finder()

@@ -1,10 +1,16 @@
 """What every served test starts from."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from sm120.integration import prove
+from sm120.integration.prove import recipes
 from sm120.integration.prove.runtime import Runtime
+
+PLE = Path(__file__).parent / "ple"
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +26,21 @@ def runtime() -> Runtime:
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Models, storage and logs of this session's proofs; the models are made once."""
     return tmp_path_factory.mktemp("prove")
+
+
+@dataclass(frozen=True)
+class PleModel:
+    """A tiny Qwen4-Exp, whose first layer has n-gram and short-conv side states, and what serves it on a CPU."""
+
+    folder: Path
+    hooks: tuple[Path, ...]
+    environment: Mapping[str, str]
+
+
+@pytest.fixture(scope="session")
+def ple_model(runtime: Runtime, work: Path) -> PleModel:
+    folder = work / "models" / "ple"
+    runtime.run_script(PLE / "make_ple_model.py", str(folder), str(Path(prove.__file__).parent))
+    # The mixers of its residual streams would be compiled at every start.
+    environment = recipes.HYBRID_ENVIRONMENT | {"TORCHDYNAMO_DISABLE": "1"}
+    return PleModel(folder, (PLE / "float16_dense.py",), environment)

@@ -12,22 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from sm120.integration import prove
 from sm120.integration.planner import HybridModel, ServerSettings, plan
 from sm120.integration.planner.settings import SideState
 from sm120.integration.prove import models, recipes
-from sm120.integration.prove.runtime import Runtime
 from sm120.integration.prove.server import Reply, Server, ServerFailed
 
 pytestmark = [pytest.mark.served, pytest.mark.timeout(1200)]
 
 FAULTS = Path(__file__).parent / "recover_faults"
-PLE = Path(__file__).parent / "ple"
 # Head dims that the kernels know, and few heads: the interpreter pays per program.
 LINEAR = dict(linear_key_head_dim=64, linear_value_head_dim=64, linear_num_key_heads=1, linear_num_value_heads=2)
 TARGET = replace(models.HYBRID, config=LINEAR)
-# The mixers of a Qwen4-Exp's residual streams would be compiled at every start.
-EAGER = {"TORCHDYNAMO_DISABLE": "1"}
 PROMPTS = [[97 + i * 7 % 100 for i in range(n)] for n in (11, 36, 14)]
 # Prompts for which the STANDALONE draft guesses well; by transformers alone, with its margins: all lengths occur in the
 # first, and every three-draft run of the others.
@@ -50,7 +45,7 @@ class Answers:
 
 
 @pytest.fixture(scope="session")
-def answers(runtime, work):
+def answers(runtime, work, request):
     """answers(algorithm, mode, fault, kind): start that server once, ask it, stop it.
 
     The kind is what it serves and is asked: the three prompts, "accepted" for prompts with better drafts, "paged" for a
@@ -72,10 +67,11 @@ def answers(runtime, work):
         hooks = [FAULTS / "report_pool_bytes.py", *([FAULTS / f"{fault}.py"] if fault else [])]
         environment = dict(recipes.HYBRID_ENVIRONMENT)
         if kind == "ple":
-            hooks.append(PLE / "float16_dense.py")
-            environment |= EAGER
+            ple = request.getfixturevalue("ple_model")
+            hooks += ple.hooks
+            environment |= ple.environment
         log = work / f"{algorithm}-{mode}-{fault}-{kind}.log"
-        target = make_ple_model(runtime, work) if kind == "ple" else make(TARGET)
+        target = ple.folder if kind == "ple" else make(TARGET)
         server = Server(runtime, target, arguments, log=log, environment=environment, hooks=hooks)
         with server:
             if kind == "paged":
@@ -92,13 +88,6 @@ def answers(runtime, work):
         return Answers(tuple(replies), {name: int(value) for name, value in pools[0].items()}, int(running[0]))
 
     return ask
-
-
-def make_ple_model(runtime: Runtime, work: Path) -> Path:
-    folder = work / "models" / "ple"
-    if not folder.is_dir():
-        runtime.run_script(PLE / "make_ple_model.py", str(folder), str(Path(prove.__file__).parent))
-    return folder
 
 
 def resume_after_a_checkpoint(server: Server) -> list[Reply]:
@@ -227,15 +216,15 @@ def test_a_skipped_ple_commit_is_noticed(answers):
 
 
 @pytest.mark.long
-def test_replayssm_verification_of_a_model_with_ple_is_refused_at_start(runtime, work):
+def test_replayssm_verification_of_a_model_with_ple_is_refused_at_start(runtime, work, ple_model):
     draft = models.make(runtime, models.HYBRID_STANDALONE_DRAFT, work / "models")
     server = Server(
         runtime,
-        make_ple_model(runtime, work),
+        ple_model.folder,
         {**recipes.HYBRID, **recipes.standalone(draft), "enable-linear-replayssm-spec": True},
         log=work / "ple-replayssm.log",
-        environment=recipes.HYBRID_ENVIRONMENT | EAGER,
-        hooks=[PLE / "float16_dense.py"],
+        environment=ple_model.environment,
+        hooks=ple_model.hooks,
     )
     # as a context, so that a server which starts after all is stopped
     with pytest.raises(ServerFailed, match="incompatible with Qwen4-Exp PLE side states"), server:

@@ -49,7 +49,8 @@ def answers(runtime, work, request):
     """answers(algorithm, mode, fault, kind): start that server once, ask it, stop it.
 
     The kind is what it serves and is asked: the three prompts, "accepted" for prompts with better drafts, "paged" for a
-    request that is continued, "ple" for the three prompts to a model with PLE.
+    request that is continued, "ple" for the three prompts to a model with PLE, "wide-conv" for the three prompts with
+    conv states in float32.
     """
 
     @cache
@@ -70,6 +71,8 @@ def answers(runtime, work, request):
             ple = request.getfixturevalue("ple_model")
             hooks += ple.hooks
             environment |= ple.environment
+        elif kind == "wide-conv":
+            environment["SGLANG_MAMBA_CONV_DTYPE"] = "float32"
         log = work / f"{algorithm}-{mode}-{fault}-{kind}.log"
         target = ple.folder if kind == "ple" else make(TARGET)
         server = Server(runtime, target, arguments, log=log, environment=environment, hooks=hooks)
@@ -213,6 +216,14 @@ def test_ple_side_states_follow_the_accepted_drafts(answers):
 @pytest.mark.long
 def test_a_skipped_ple_commit_is_noticed(answers):
     assert answers("standalone", "none", "ple_commit_skipped", kind="ple").tokens != answers(None, kind="ple").tokens
+
+
+@pytest.mark.long
+def test_conv_states_of_another_dtype_than_the_activations_change_nothing(answers):
+    """Keys and values of the drafts have the model's dtype, float16 here, not that of the conv state beside them."""
+    assert (
+        answers("standalone", "none", kind="wide-conv").tokens == answers("standalone", "full", kind="wide-conv").tokens
+    )
 
 
 @pytest.mark.long

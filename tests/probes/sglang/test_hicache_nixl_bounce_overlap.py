@@ -1,5 +1,6 @@
 """Pages are copied to and from bounce buffers while others are transferred, and nothing else changes."""
 
+import itertools
 import sys
 import threading
 from pathlib import Path
@@ -13,7 +14,7 @@ from nixl_storage import fill, kv_indices, kv_pool, mamba_pool, mamba_transfer, 
 
 PAGES = 16
 KEYS = [f"k{i}" for i in range(PAGES)]
-PATIENCE = 2.0  # seconds that a transfer waits for what must happen meanwhile; where it never does, they pass
+PATIENCE = 6.0  # seconds that a transfer waits for what must happen meanwhile; where it never does, they pass
 
 
 @pytest.fixture(autouse=True)
@@ -115,11 +116,10 @@ def test_a_page_is_copied_out_while_others_are_read(stored, monkeypatch):
     assert stored.set() == [True] * PAGES
     wipe(stored.pool, PAGES)
     second, copied = threading.Event(), threading.Event()
-    transfer, started, meanwhile = stored.store._xfer_pre_registered, [], []
+    transfer, started, meanwhile = stored.store._xfer_pre_registered, itertools.count(1), []
 
     def held(buffers, keys, way):
-        started.append(keys)
-        if len(started) == 2:  # until a page of another run has been copied out
+        if next(started) == 2:  # until a page of another run has been copied out
             second.set()
             copied.wait(PATIENCE)
         return transfer(buffers, keys, way)
@@ -162,12 +162,12 @@ def test_a_page_is_reported_stored_only_if_it_is(stored, refused):
 
 def test_an_exception_leaves_nothing_under_way(stored, monkeypatch):
     """The host pages of the call and the bounce slots may be used by others as soon as it has raised."""
-    transfer, calls, ended = stored.store._xfer_pre_registered, [], []
+    transfer, calls, began, ended = stored.store._xfer_pre_registered, itertools.count(), [], []
 
     def broken(buffers, keys, way):
-        calls.append(keys)
-        if len(calls) == 1:
+        if next(calls) == 0:
             raise RuntimeError("broken")
+        began.append(keys)
         threading.Event().wait(0.5)
         ended.append(transfer(buffers, keys, way))
         return ended[-1]
@@ -175,7 +175,7 @@ def test_an_exception_leaves_nothing_under_way(stored, monkeypatch):
     monkeypatch.setattr(stored.store, "_xfer_pre_registered", broken)
     with pytest.raises(RuntimeError, match="broken"):
         stored.set()
-    assert len(ended) == len(calls) - 1
+    assert len(ended) == len(began)
     monkeypatch.setattr(stored.store, "_xfer_pre_registered", transfer)
     assert stored.set() == [True] * PAGES
     wipe(stored.pool, PAGES)
@@ -257,3 +257,32 @@ def test_indices_that_do_not_fit_the_keys_are_refused(stored):
         wrong = kv_indices(KEYS)[:-1]
         assert stored.store.batch_set_v1(KEYS, wrong) == [False] * PAGES
         assert stored.store.batch_get_v1(KEYS, wrong) == [False] * PAGES
+
+
+def test_no_keys_is_nothing_to_do(stored, monkeypatch):
+    def never(*_):
+        raise AssertionError("a transfer of nothing")
+
+    monkeypatch.setattr(stored.store, "_xfer_pre_registered", never)
+    if stored.kind == "states":
+        assert stored.store.batch_set_v2([mamba_transfer([])]) == {"mamba": []}
+        assert stored.store.batch_get_v2([mamba_transfer([])]) == {"mamba": []}
+    else:
+        assert stored.store.batch_set_v1([], kv_indices([])) == []
+        assert stored.store.batch_get_v1([], kv_indices([])) == []
+
+
+@pytest.mark.parametrize(("queue", "most"), [("use_uring", 4), ("use_aio", 4), ("use_posix_aio", 1)])
+def test_only_queues_that_keep_results_apart_have_several_transfers(tmp_path, monkeypatch, queue, most):
+    """NIXL's POSIX AIO can report the failure of one transfer to another that is under way."""
+    pool = mamba_pool(PAGES, side_states=True)
+    plugin = {"posix": {"active": True, queue: "true"}}
+    store = storage(tmp_path, monkeypatch, mamba=pool, plugin=plugin)
+    expected = fill(pool, PAGES, seed=2)
+    transfers = Transfers(store, monkeypatch, patience=0.1)
+    assert store.batch_set_v2([mamba_transfer(KEYS)]) == {"mamba": [True] * PAGES}
+    wipe(pool, PAGES)
+    assert store.batch_get_v2([mamba_transfer(KEYS)]) == {"mamba": [True] * PAGES}
+    assert pages_equal(pool, expected) == [True] * PAGES
+    assert transfers.most == most
+    store.close()

@@ -31,8 +31,8 @@ INPUTS = [
     (["plan", "flash-next", "--weights", "1e400"], 2, "[plan-size] '1e400'"),
     (["series", "save", "sglang", "/nonexistent"], 2, "[workspace-missing] /nonexistent"),
     (["series", "save", "nonexistent", "{folder}"], 2, "[pin-missing]"),
-    (["series", "edit", "sglang", "/etc/passwd"], 2, "[workspace-exists] /etc/passwd"),
-    (["serve", "flash-next", "--print", "--set", "paths.storage=/etc/passwd/x"], 1, "/etc/passwd/x: not writable"),
+    (["series", "edit", "sglang", "{text}"], 2, "[workspace-exists] {text}"),
+    (["serve", "flash-next", "--print", "--set", "paths.storage={text}/x"], 1, "{text}/x: not writable"),
     (["serve", "flash-next", "--print", "--set", "rope.target.factor=abc"], 2, "[profile-setting] rope"),
     (["serve", "flash-next", "--print", "--set", "paths.model={folder}"], 2, "[profile-checkpoint]"),
     (["serve", "flash-next", "--print", "--port", "99999"], 2, "--port"),
@@ -41,21 +41,26 @@ INPUTS = [
     (["qualify", "--url", "http://[::1", "--folder", "{folder}/runs"], 2, "[qualify-endpoint] 'http://[::1'"),
     (["compare", "{bytes}", "{bytes}"], 2, "[result-schema]"),
     (["metrics", "--port", "99999"], 2, "--port"),
-    (["results", "--plots", "/etc/passwd"], 2, "[os-error] /etc/passwd"),
+    (["results", "--plots", "{text}"], 2, "[os-error] {text}"),
 ]
 
 
 @pytest.fixture
-def command(monkeypatch, capsys, tmp_path):
-    """Run a command line in this process: (exit code, everything that it printed)."""
+def places(tmp_path):
+    """What INPUTS name: code under test that is wrong, run as root, writes to nothing of the machine's own."""
     (tmp_path / "bytes").write_bytes(b"\xff\xfe{")
     (tmp_path / "list").write_text("[]")
     (tmp_path / "text").write_text("a server's log\n")
     (tmp_path / "config.json").write_text("[]")
+    return {name: str(tmp_path / name) for name in ("bytes", "list", "text")} | {"folder": str(tmp_path)}
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path, places):
+    """Run a command line in this process: (exit code, everything that it printed)."""
     monkeypatch.setenv("SM120_CONFIG", str(tmp_path / "none"))
 
     def run(*arguments: str) -> tuple[int, str]:
-        places = {name: str(tmp_path / name) for name in ("bytes", "list", "text")} | {"folder": str(tmp_path)}
         monkeypatch.setattr(sys, "argv", ["sm120", *(argument.format(**places) for argument in arguments)])
         with pytest.raises(SystemExit) as ended:
             cli.main()
@@ -66,10 +71,11 @@ def command(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.parametrize(("arguments", "code", "says"), INPUTS, ids=lambda value: str(value)[:60])
-def test_a_bad_input_is_refused_by_name(command, arguments, code, says):
+def test_a_bad_input_is_refused_by_name(command, places, arguments, code, says):
     found, printed = command(*arguments)
-    assert says in printed and "Traceback" not in printed
+    assert says.format(**places) in printed and "Traceback" not in printed
     assert found == code, printed
+    assert Path(places["text"]).read_text() == "a server's log\n"
 
 
 @pytest.mark.parametrize(

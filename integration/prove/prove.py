@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -136,10 +137,28 @@ def emptied(folder: Path) -> Path:
         raise ValueError(
             f"{folder} was not made by a proof, and a proof would empty it: move it, or name another --work"
         )
-    if folder.exists():
-        shutil.rmtree(folder)
+    for left in folder.parent.glob(f".{folder.name}-*"):
+        if left.is_dir() and not left.is_symlink() and ((left / MADE).is_file() or not any(left.iterdir())):
+            _remove(left)
     aside = folder.with_name(f".{folder.name}-{os.getpid()}")
     aside.mkdir(parents=True)
     (aside / MADE).touch()
-    aside.rename(folder)
+    if folder.exists():
+        # Pages are large: a removal that is interrupted must leave no `folder` that has lost its mark already.
+        old = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        folder.rename(old)
+        aside.rename(folder)
+        _remove(old)
+    else:
+        aside.rename(folder)
     return folder
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder that a proof made, its mark last: what an interruption leaves is known by it."""
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != MADE:
+            path.unlink()
+    shutil.rmtree(folder)

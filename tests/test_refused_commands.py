@@ -14,7 +14,8 @@ from sm120.integration.apply import apply_patch
 from sm120.integration.patch_file import parse_patch
 from sm120.integration.pin import load_pin
 from sm120.integration.prove import prove
-from sm120.integration.prove.runtime import Runtime
+from sm120.integration.prove.runtime import Runtime, ScriptFailed, UnusableFolder
+from sm120.integration.prove.server import ServerFailed
 from sm120.integration.refusal import Refusal
 
 PLAN = ["plan", "flash-next", "--weights", "70GiB"]
@@ -58,6 +59,7 @@ def places(tmp_path):
 @pytest.fixture
 def command(monkeypatch, capsys, tmp_path, places):
     """Run a command line in this process: (exit code, everything that it printed)."""
+    monkeypatch.delenv("SM120_DEBUG", raising=False)
     monkeypatch.setenv("SM120_CONFIG", str(tmp_path / "none"))
 
     def run(*arguments: str) -> tuple[int, str]:
@@ -96,15 +98,52 @@ def test_what_the_machine_refuses_is_a_message(command, monkeypatch, error, says
     assert (lambda code, text: (code, says in text))(*command("doctor")) == (2, True)
 
 
-@pytest.mark.parametrize("error", [RuntimeError("make_model.py failed"), ValueError("no proof layer")], ids=str)
-def test_a_proof_that_breaks_is_a_proof_that_failed(command, monkeypatch, error):
-    def fail(*arguments, **options):
-        raise error
+@pytest.fixture
+def broken_proof(monkeypatch):
+    """Let the proof of a new runtime raise what the test says."""
 
-    monkeypatch.setattr(prove, "prove", fail)
-    monkeypatch.setattr(runtime, "build_runtime", lambda checkout, flavor, report, proof: proof(Path("/"), Path("/")))
+    def breaks(error: Exception) -> None:
+        def fail(*arguments, **options):
+            raise error
+
+        monkeypatch.setattr(prove, "prove", fail)
+        monkeypatch.setattr(runtime, "build_runtime", lambda checkout, flavor, report, proof: proof(Path(), Path()))
+
+    return breaks
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ServerFailed("the server is not running"),
+        ScriptFailed("make_model.py failed"),
+        UnusableFolder("no proof layer"),
+        subprocess.TimeoutExpired("python", 300),
+        PermissionError(errno.EACCES, "Permission denied", "/x"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("debug", ["", "1"], ids=["as-it-is", "debug"])
+def test_a_proof_that_breaks_is_a_proof_that_failed(command, broken_proof, monkeypatch, error, debug):
+    monkeypatch.setenv("SM120_DEBUG", debug)
+    broken_proof(error)
     code, printed = command("runtime", "--prove")
-    assert code == 2 and "[proof-failed]" in printed and str(error) in printed
+    assert code == 2 and "error: [proof-failed]" in printed and str(error) in printed
+    # What it was raised from, and where, is what a report needs.
+    assert (f"{type(error).__name__}: " in printed and "in fail" in printed) is ("Traceback" in printed) is bool(debug)
+
+
+def test_a_disk_that_fills_up_during_a_proof_is_called_so(command, broken_proof):
+    broken_proof(OSError(errno.ENOSPC, "No space left on device", "/x"))
+    assert "[disk-full] /x" in command("runtime", "--prove")[1]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("dictionary changed size"), ValueError("not enough values")], ids=str)
+def test_a_mistake_of_ours_is_no_proof_that_failed(broken_proof, monkeypatch, error):
+    broken_proof(error)
+    monkeypatch.setattr(sys, "argv", ["sm120", "runtime", "--prove"])
+    with pytest.raises(type(error), match=str(error)):
+        cli.main()
 
 
 def test_a_script_of_the_proof_that_hangs_is_named(tmp_path):

@@ -13,7 +13,7 @@ from sm120.integration.console import make_console
 from . import models, recipes, storage
 from .caching import DENSE_PROMPT, HYBRID_PROMPT, prove_caching
 from .rows import Row
-from .runtime import Runtime
+from .runtime import Runtime, UnusableFolder
 from .server import Argument
 from .speculation import prove_speculation
 from .summary import Summary
@@ -40,8 +40,8 @@ def prove(
     STANDALONE and DFLASH drafts; `hybrid` adds a gated-delta-net hybrid, and with `speculation` its drafts too.
     `caching=False` leaves the four rows out. `hooks` are fault files for the proof layer, to see a proof fail.
 
-    Raises ServerFailed when a server dies, does not come up or answers an error, ValueError for a folder that is no
-    runtime, and for a `last` that no proof made.
+    Raises ServerFailed when a server dies, does not come up or answers an error, ScriptFailed when no model can be made,
+    UnusableFolder for a folder that is no runtime, and for a `last` that no proof made.
     """
     runtime = runtime if isinstance(runtime, Runtime) else Runtime(runtime.absolute())
     kept = work.absolute() / "models"
@@ -131,10 +131,10 @@ def prove(
 def emptied(folder: Path) -> Path:
     """`folder`, with nothing in it: logs and pages of an earlier proof would be taken for this one's.
 
-    Raises ValueError, and leaves everything as it is, for a folder that this function did not make.
+    Raises UnusableFolder, and leaves everything as it is, for a folder that this function did not make.
     """
     if folder.is_symlink() or (folder.exists() and not (folder / MADE).is_file()):
-        raise ValueError(
+        raise UnusableFolder(
             f"{folder} was not made by a proof, and a proof would empty it: move it, or name another --work"
         )
     for left in folder.parent.glob(f".{folder.name}-*"):

@@ -203,8 +203,18 @@ def series_save(project: str, folder: Path) -> None:
     """Write the commits of FOLDER back as the series of PROJECT, in canonical form."""
     from sm120.integration.workspace import save
 
-    for slug in save(find_checkout(), project, folder):
+    checkout = find_checkout()
+    saved = save(checkout, project, folder)
+    for slug in saved.slugs:
         console.print(slug)
+    if saved.unseen:
+        place = checkout.patches / project
+        make_console(stderr=True).print(
+            f"kept unseen, as `series edit` made no commit of them: {', '.join(saved.unseen)}\n"
+            f"  to drop one: delete {place}/SLUG.patch and its line in {place / 'series'}",
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 @app.command()

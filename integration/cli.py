@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import datetime
 import errno
+import os
+import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import Annotated
 
@@ -40,19 +43,28 @@ Project = Annotated[str | None, typer.Argument(help="sglang, flashinfer or nixl;
 
 
 def main() -> None:
-    """Entry point: a refusal becomes its message and exit code 2; 1 is left to commands whose check said no."""
+    """Entry point: a refusal becomes its message and exit code 2; 1 is left to commands whose check said no.
+
+    With SM120_DEBUG set, the traceback stands before the message.
+    """
     try:
         app()
         return
-    except Refusal as refusal:
-        said = refusal
-    except OSError as error:
-        full = error.errno == errno.ENOSPC
-        said = Refusal("disk-full" if full else "os-error", error.strerror or str(error), path=error.filename)
-    except UnicodeError as error:
-        said = Refusal("text-encoding", f"not text that can be read: {error}")
+    except (Refusal, OSError, UnicodeError) as error:
+        said = _refusal_of(error)
+        if os.environ.get("SM120_DEBUG"):
+            traceback.print_exception(error)
     make_console(stderr=True).print(f"error: {said}", markup=False, soft_wrap=True)
     sys.exit(2)
+
+
+def _refusal_of(error: Refusal | OSError | UnicodeError) -> Refusal:
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, UnicodeError):
+        return Refusal("text-encoding", f"not text that can be read: {error}")
+    full = error.errno == errno.ENOSPC
+    return Refusal("disk-full" if full else "os-error", error.strerror or str(error), path=error.filename)
 
 
 @app.command()
@@ -62,6 +74,8 @@ def runtime(
 ) -> None:
     """Build the patched runtime in build/runtime."""
     from sm120.integration.prove.prove import prove as serve_and_compare
+    from sm120.integration.prove.runtime import ScriptFailed, UnusableFolder
+    from sm120.integration.prove.server import ServerFailed
     from sm120.integration.runtime import build_runtime
 
     started = time.monotonic()
@@ -74,8 +88,10 @@ def runtime(
         report("proving that it serves")
         try:
             return serve_and_compare(home, json=rows, work=checkout.build / "prove", console=console)
-        except (RuntimeError, ValueError) as error:  # a server, a script of the proof, or what they answered
-            raise Refusal("proof-failed", str(error), path=checkout.build / "prove") from None
+        except (ServerFailed, ScriptFailed, UnusableFolder, subprocess.TimeoutExpired, OSError) as error:
+            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                raise  # has a message of its own
+            raise Refusal("proof-failed", str(error), path=checkout.build / "prove") from error
 
     build_runtime(checkout, flavor, report, proof if prove else None)
 
@@ -187,8 +203,18 @@ def series_save(project: str, folder: Path) -> None:
     """Write the commits of FOLDER back as the series of PROJECT, in canonical form."""
     from sm120.integration.workspace import save
 
-    for slug in save(find_checkout(), project, folder):
+    checkout = find_checkout()
+    saved = save(checkout, project, folder)
+    for slug in saved.slugs:
         console.print(slug)
+    if saved.unseen:
+        place = checkout.patches / project
+        make_console(stderr=True).print(
+            f"kept unseen, as `series edit` made no commit of them: {', '.join(saved.unseen)}\n"
+            f"  to drop one: delete {place}/SLUG.patch and its line in {place / 'series'}",
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 @app.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 from sm120.integration.apply import apply_patch
 from sm120.integration.canonical import DIFF, git
@@ -51,11 +52,19 @@ def edit(checkout: Checkout, recipe: Recipe, folder: Path) -> int:
     return len(recipe.series.patches)
 
 
-def save(checkout: Checkout, project: str, folder: Path) -> list[str]:
-    """Write the commits of a workspace back as the series of `project`; returns the slugs in order.
+class Saved(NamedTuple):
+    """The series that `save` wrote: `slugs` in order, and those of them that are `unseen`: no commit, kept as they were."""
 
-    Nothing is written unless every commit makes a valid patch. Patches whose commit is gone are deleted; those that
-    `edit` never came to stay behind the others as they are.
+    slugs: list[str]
+    unseen: list[str]
+
+
+def save(checkout: Checkout, project: str, folder: Path) -> Saved:
+    """Write the commits of a workspace back as the series of `project`.
+
+    Nothing is written unless every commit makes a valid patch. Patches whose commit is gone are deleted. Those that
+    `edit` made no commit of, as it was refused one and came to none behind it, are not known to be unwanted: while
+    they have a file, and until a commit has their slug, they stay behind the others as they are.
 
     Raises:
         Refusal: `workspace-missing`; `workspace-commit` for a commit without a `Slug:` line; `workspace-dirty`,
@@ -122,6 +131,6 @@ def save(checkout: Checkout, project: str, folder: Path) -> list[str]:
         twice = sorted({slug for slug in slugs if slugs.count(slug) > 1})
         raise Refusal("workspace-commit", f"two commits have the slug {twice[0]!r}", path=folder)
     texts = {slug: (staging / f"{slug}.patch").read_bytes() for slug in slugs}
-    slugs += [slug for slug in waiting if slug not in texts and (target / f"{slug}.patch").is_file()]
-    write_patches(target, texts, slugs)
-    return slugs
+    unseen = [slug for slug in waiting if slug not in texts and (target / f"{slug}.patch").is_file()]
+    write_patches(target, texts, slugs + unseen)
+    return Saved(slugs + unseen, unseen)

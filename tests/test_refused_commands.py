@@ -14,7 +14,8 @@ from sm120.integration.apply import apply_patch
 from sm120.integration.patch_file import parse_patch
 from sm120.integration.pin import load_pin
 from sm120.integration.prove import prove
-from sm120.integration.prove.runtime import Runtime
+from sm120.integration.prove.runtime import Runtime, ScriptFailed, UnusableFolder
+from sm120.integration.prove.server import ServerFailed
 from sm120.integration.refusal import Refusal
 
 PLAN = ["plan", "flash-next", "--weights", "70GiB"]
@@ -31,8 +32,8 @@ INPUTS = [
     (["plan", "flash-next", "--weights", "1e400"], 2, "[plan-size] '1e400'"),
     (["series", "save", "sglang", "/nonexistent"], 2, "[workspace-missing] /nonexistent"),
     (["series", "save", "nonexistent", "{folder}"], 2, "[pin-missing]"),
-    (["series", "edit", "sglang", "/etc/passwd"], 2, "[workspace-exists] /etc/passwd"),
-    (["serve", "flash-next", "--print", "--set", "paths.storage=/etc/passwd/x"], 1, "/etc/passwd/x: not writable"),
+    (["series", "edit", "sglang", "{text}"], 2, "[workspace-exists] {text}"),
+    (["serve", "flash-next", "--print", "--set", "paths.storage={text}/x"], 1, "{text}/x: not writable"),
     (["serve", "flash-next", "--print", "--set", "rope.target.factor=abc"], 2, "[profile-setting] rope"),
     (["serve", "flash-next", "--print", "--set", "paths.model={folder}"], 2, "[profile-checkpoint]"),
     (["serve", "flash-next", "--print", "--port", "99999"], 2, "--port"),
@@ -41,21 +42,27 @@ INPUTS = [
     (["qualify", "--url", "http://[::1", "--folder", "{folder}/runs"], 2, "[qualify-endpoint] 'http://[::1'"),
     (["compare", "{bytes}", "{bytes}"], 2, "[result-schema]"),
     (["metrics", "--port", "99999"], 2, "--port"),
-    (["results", "--plots", "/etc/passwd"], 2, "[os-error] /etc/passwd"),
+    (["results", "--plots", "{text}"], 2, "[os-error] {text}"),
 ]
 
 
 @pytest.fixture
-def command(monkeypatch, capsys, tmp_path):
-    """Run a command line in this process: (exit code, everything that it printed)."""
+def places(tmp_path):
+    """What INPUTS name: code under test that is wrong, run as root, writes to nothing of the machine's own."""
     (tmp_path / "bytes").write_bytes(b"\xff\xfe{")
     (tmp_path / "list").write_text("[]")
     (tmp_path / "text").write_text("a server's log\n")
     (tmp_path / "config.json").write_text("[]")
+    return {name: str(tmp_path / name) for name in ("bytes", "list", "text")} | {"folder": str(tmp_path)}
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path, places):
+    """Run a command line in this process: (exit code, everything that it printed)."""
+    monkeypatch.delenv("SM120_DEBUG", raising=False)
     monkeypatch.setenv("SM120_CONFIG", str(tmp_path / "none"))
 
     def run(*arguments: str) -> tuple[int, str]:
-        places = {name: str(tmp_path / name) for name in ("bytes", "list", "text")} | {"folder": str(tmp_path)}
         monkeypatch.setattr(sys, "argv", ["sm120", *(argument.format(**places) for argument in arguments)])
         with pytest.raises(SystemExit) as ended:
             cli.main()
@@ -66,10 +73,11 @@ def command(monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.parametrize(("arguments", "code", "says"), INPUTS, ids=lambda value: str(value)[:60])
-def test_a_bad_input_is_refused_by_name(command, arguments, code, says):
+def test_a_bad_input_is_refused_by_name(command, places, arguments, code, says):
     found, printed = command(*arguments)
-    assert says in printed and "Traceback" not in printed
+    assert says.format(**places) in printed and "Traceback" not in printed
     assert found == code, printed
+    assert Path(places["text"]).read_text() == "a server's log\n"
 
 
 @pytest.mark.parametrize(
@@ -90,15 +98,52 @@ def test_what_the_machine_refuses_is_a_message(command, monkeypatch, error, says
     assert (lambda code, text: (code, says in text))(*command("doctor")) == (2, True)
 
 
-@pytest.mark.parametrize("error", [RuntimeError("make_model.py failed"), ValueError("no proof layer")], ids=str)
-def test_a_proof_that_breaks_is_a_proof_that_failed(command, monkeypatch, error):
-    def fail(*arguments, **options):
-        raise error
+@pytest.fixture
+def broken_proof(monkeypatch):
+    """Let the proof of a new runtime raise what the test says."""
 
-    monkeypatch.setattr(prove, "prove", fail)
-    monkeypatch.setattr(runtime, "build_runtime", lambda checkout, flavor, report, proof: proof(Path("/"), Path("/")))
+    def breaks(error: Exception) -> None:
+        def fail(*arguments, **options):
+            raise error
+
+        monkeypatch.setattr(prove, "prove", fail)
+        monkeypatch.setattr(runtime, "build_runtime", lambda checkout, flavor, report, proof: proof(Path(), Path()))
+
+    return breaks
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ServerFailed("the server is not running"),
+        ScriptFailed("make_model.py failed"),
+        UnusableFolder("no proof layer"),
+        subprocess.TimeoutExpired("python", 300),
+        PermissionError(errno.EACCES, "Permission denied", "/x"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("debug", ["", "1"], ids=["as-it-is", "debug"])
+def test_a_proof_that_breaks_is_a_proof_that_failed(command, broken_proof, monkeypatch, error, debug):
+    monkeypatch.setenv("SM120_DEBUG", debug)
+    broken_proof(error)
     code, printed = command("runtime", "--prove")
-    assert code == 2 and "[proof-failed]" in printed and str(error) in printed
+    assert code == 2 and "error: [proof-failed]" in printed and str(error) in printed
+    # What it was raised from, and where, is what a report needs.
+    assert (f"{type(error).__name__}: " in printed and "in fail" in printed) is ("Traceback" in printed) is bool(debug)
+
+
+def test_a_disk_that_fills_up_during_a_proof_is_called_so(command, broken_proof):
+    broken_proof(OSError(errno.ENOSPC, "No space left on device", "/x"))
+    assert "[disk-full] /x" in command("runtime", "--prove")[1]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("dictionary changed size"), ValueError("not enough values")], ids=str)
+def test_a_mistake_of_ours_is_no_proof_that_failed(broken_proof, monkeypatch, error):
+    broken_proof(error)
+    monkeypatch.setattr(sys, "argv", ["sm120", "runtime", "--prove"])
+    with pytest.raises(type(error), match=str(error)):
+        cli.main()
 
 
 def test_a_script_of_the_proof_that_hangs_is_named(tmp_path):

@@ -118,7 +118,11 @@ FROM_ENVIRONMENT = {"SGLANG_MAMBA_CONV_DTYPE": "mamba_conv_dtype", "SGLANG_MAMBA
 
 # Variables that say where, when or how loudly. SGLang has a thousand others, some of which change a page without
 # changing its size (SGLANG_USE_HND_KVCACHE): whatever is not named here counts.
-WITHOUT_MEANING = re.compile(r"SGLANG_(LOG_\w+|\w+_(DIR|PATH|PORT|HOST|TIMEOUT|INTERVAL)|HICACHE_NIXL_BACKEND_PLUGIN)")
+# PORT_* and SERVICE_* come from Kubernetes, in every pod beside a Service that is called sglang.
+WITHOUT_MEANING = re.compile(
+    r"SGLANG_(LOG_\w+|\w+_(DIR|PATH|PORT|HOST|TIMEOUT|INTERVAL)|HICACHE_NIXL_BACKEND_PLUGIN"
+    r"|HOST_IP|LOCAL_IP_NIC|ZMQ_SOURCE_IP|PORT(_\w+)?|SERVICE_(HOST|PORT)(_\w+)?)"
+)
 
 
 def with_environment(serving: Serving, environment: Mapping[str, str]) -> Serving:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from sm120.integration.console import make_console
 from . import models, recipes, storage
 from .caching import DENSE_PROMPT, HYBRID_PROMPT, prove_caching
 from .rows import Row
-from .runtime import Runtime
+from .runtime import Runtime, UnusableFolder
 from .server import Argument
 from .speculation import prove_speculation
 from .summary import Summary
@@ -39,8 +40,8 @@ def prove(
     STANDALONE and DFLASH drafts; `hybrid` adds a gated-delta-net hybrid, and with `speculation` its drafts too.
     `caching=False` leaves the four rows out. `hooks` are fault files for the proof layer, to see a proof fail.
 
-    Raises ServerFailed when a server dies, does not come up or answers an error, ValueError for a folder that is no
-    runtime, and for a `last` that no proof made.
+    Raises ServerFailed when a server dies, does not come up or answers an error, ScriptFailed when no model can be made,
+    UnusableFolder for a folder that is no runtime, and for a `last` that no proof made.
     """
     runtime = runtime if isinstance(runtime, Runtime) else Runtime(runtime.absolute())
     kept = work.absolute() / "models"
@@ -130,16 +131,34 @@ def prove(
 def emptied(folder: Path) -> Path:
     """`folder`, with nothing in it: logs and pages of an earlier proof would be taken for this one's.
 
-    Raises ValueError, and leaves everything as it is, for a folder that this function did not make.
+    Raises UnusableFolder, and leaves everything as it is, for a folder that this function did not make.
     """
     if folder.is_symlink() or (folder.exists() and not (folder / MADE).is_file()):
-        raise ValueError(
+        raise UnusableFolder(
             f"{folder} was not made by a proof, and a proof would empty it: move it, or name another --work"
         )
-    if folder.exists():
-        shutil.rmtree(folder)
+    for left in folder.parent.glob(f".{folder.name}-*"):
+        if left.is_dir() and not left.is_symlink() and ((left / MADE).is_file() or not any(left.iterdir())):
+            _remove(left)
     aside = folder.with_name(f".{folder.name}-{os.getpid()}")
     aside.mkdir(parents=True)
     (aside / MADE).touch()
-    aside.rename(folder)
+    if folder.exists():
+        # Pages are large: a removal that is interrupted must leave no `folder` that has lost its mark already.
+        old = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        folder.rename(old)
+        aside.rename(folder)
+        _remove(old)
+    else:
+        aside.rename(folder)
     return folder
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder that a proof made, its mark last: what an interruption leaves is known by it."""
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != MADE:
+            path.unlink()
+    shutil.rmtree(folder)

@@ -28,11 +28,19 @@ CPU_ENVIRONMENT = {
 }
 
 
+class ScriptFailed(RuntimeError):
+    """One of our scripts ended with an error in the runtime's Python, or did not end; the message has its output."""
+
+
+class UnusableFolder(ValueError):
+    """A folder that was named is no runtime, or not one that a proof may empty."""
+
+
 @dataclass(frozen=True)
 class Runtime:
     """A folder with `bin/python`, and folders to put in front of its own packages (unpacked trees, say).
 
-    Raises ValueError when the folder has no `bin/python` or the proof layer is not beside this package.
+    Raises UnusableFolder when the folder has no `bin/python` or the proof layer is not beside this package.
     """
 
     folder: Path
@@ -40,9 +48,11 @@ class Runtime:
 
     def __post_init__(self) -> None:
         if not self.python.is_file():
-            raise ValueError(f"runtime {self.folder}: no bin/python there; build one with `make runtime`")
+            raise UnusableFolder(f"runtime {self.folder}: no bin/python there; build one with `make runtime`")
         if not (PROOF_LAYER / "sitecustomize.py").is_file():
-            raise ValueError(f"no proof layer at {PROOF_LAYER}: it ships with the source checkout, not with the wheel")
+            raise UnusableFolder(
+                f"no proof layer at {PROOF_LAYER}: it ships with the source checkout, not with the wheel"
+            )
 
     @classmethod
     def from_environment(cls) -> "Runtime":
@@ -79,7 +89,7 @@ class Runtime:
         return environment
 
     def run_script(self, script: Path, *arguments: str, timeout: float = 300) -> None:
-        """Run one of our scripts with the runtime's Python; raise RuntimeError with its output if it fails or hangs."""
+        """Run one of our scripts with the runtime's Python; raise ScriptFailed with its output if it fails or hangs."""
         try:
             done = subprocess.run(
                 [str(self.python), str(script), *arguments],
@@ -90,6 +100,6 @@ class Runtime:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise RuntimeError(f"{script.name} did not end within {timeout:.0f} s") from None
+            raise ScriptFailed(f"{script.name} did not end within {timeout:.0f} s") from None
         if done.returncode:
-            raise RuntimeError(f"{script.name} failed with exit code {done.returncode}:\n{done.stdout}{done.stderr}")
+            raise ScriptFailed(f"{script.name} failed with exit code {done.returncode}:\n{done.stdout}{done.stderr}")

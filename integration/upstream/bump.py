@@ -8,6 +8,7 @@ are used by the next run.
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 import re
 import shutil
@@ -33,6 +34,9 @@ from sm120.integration.upstream.stages import Stage, Staged, stage_series
 
 MARKERS = re.compile(rb"^(<{7}|\|{7}|>{7}) ", re.MULTILINE)
 """A file with any of these is not mended yet. A line of `=` alone may be a heading."""
+
+GENERATED = "generated.json"
+"""In the bump's folder: sha256 of each conflict file as it was written, by SLUG/FILE."""
 
 KEEP = ("clean", "moved", "merged 3-way", "mended")
 """Outcomes with a patch for the new pin; the others are `merged`, `superseded`, `conflicts` and `blocked`."""
@@ -181,7 +185,7 @@ def _try_patch(
 
 
 def _merge_three_ways(stage: Stage, tree: Path, conflicts: Path) -> list[str]:
-    """Merge each file into `tree`; files with conflicts are written to `conflicts`, unless they are there, and returned."""
+    """Merge each file into `tree`; files with conflicts are written to `conflicts`, unless edited there, and returned."""
     unclean = []
     for path in stage.patch.touched:
         old, new = stage.change.before[path], stage.change.after[path]
@@ -198,10 +202,7 @@ def _merge_three_ways(stage: Stage, tree: Path, conflicts: Path) -> list[str]:
             labels = ("the new release", "the pinned release", stage.patch.slug)
             result, clean = merge_file(current, old, new, labels)
             if not clean:
-                # One that is there may be half mended, and whoever mends runs this to see how far they are.
-                if not mended.is_file():
-                    mended.parent.mkdir(parents=True, exist_ok=True)
-                    mended.write_bytes(result)
+                _write_conflict(mended, result, conflicts.parents[1] / GENERATED, f"{stage.patch.slug}/{path}")
                 unclean.append(path)
                 continue
         if result is None:
@@ -210,6 +211,24 @@ def _merge_three_ways(stage: Stage, tree: Path, conflicts: Path) -> list[str]:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(result)
     return unclean
+
+
+def _write_conflict(file: Path, text: bytes, record: Path, name: str) -> None:
+    """Write a conflict file, unless somebody edited the one that is there.
+
+    That one may be half mended, and whoever mends runs the bump to see how far they are. One that still is as it was
+    written has nothing to lose, and would show the conflict of a patch or a release that has changed since.
+    """
+    try:
+        generated = json.loads(record.read_text())
+    except (FileNotFoundError, ValueError):
+        generated = {}
+    if file.is_file() and hashlib.sha256(file.read_bytes()).hexdigest() != generated.get(name):
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(text)
+    generated[name] = hashlib.sha256(text).hexdigest()
+    record.write_text(json.dumps(generated, indent=1, sort_keys=True) + "\n")
 
 
 def _is_mended(file: Path) -> bool:

@@ -337,7 +337,10 @@ def test_save_keeps_the_patches_that_edit_did_not_come_to(built, tmp_path):
     work = tmp_path / "work"
     assert "[patch-conflict]" in built.sm120("series", "edit", "alpha", str(work)).stderr
     before = {path.name: path.read_bytes() for path in built.folder.iterdir()}
-    assert built.sm120("series", "save", "alpha", str(work)).returncode == 0
+    result = built.sm120("series", "save", "alpha", str(work))
+    assert (result.returncode, result.stdout.split()) == (0, ["first-change", "needs-fuzz", "last"]), result.stderr
+    assert "kept unseen" in result.stderr and "no commit of them: needs-fuzz, last\n" in result.stderr
+    assert f"delete {built.folder}/SLUG.patch and its line in {built.folder / 'series'}\n" in result.stderr
     assert {path.name: path.read_bytes() for path in built.folder.iterdir()} == before, "nothing was mended"
 
     core = work / "alpha/core.py"
@@ -347,7 +350,16 @@ def test_save_keeps_the_patches_that_edit_did_not_come_to(built, tmp_path):
     subprocess.run(commit, cwd=work, check=True)
     result = built.sm120("series", "save", "alpha", str(work))
     assert result.stdout.split() == ["first-change", "needs-fuzz", "last"], result.stderr
+    assert "no commit of them: last\n" in result.stderr
     assert (built.folder / "last.patch").read_bytes() == last
+    assert built.build().returncode == 0
+
+    # What the message says to do drops it, and nothing is left to say.
+    (built.folder / "last.patch").unlink()
+    series = built.folder / "series"
+    series.write_text(series.read_text().replace("last.patch\n", ""))
+    result = built.sm120("series", "save", "alpha", str(work))
+    assert (result.stdout.split(), result.stderr) == (["first-change", "needs-fuzz"], "")
     assert built.build().returncode == 0
 
 

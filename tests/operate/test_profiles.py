@@ -291,6 +291,16 @@ def test_what_decides_the_bytes_enters_the_namespace(setting, changes):
         ("SGLANG_LOG_LEVEL", "debug", None),
         ("SGLANG_HICACHE_NIXL_BACKEND_STORAGE_DIR", "/elsewhere", None),
         ("HOME", "/elsewhere", None),
+        ("SGLANG_HOST_IP", "10.0.0.7", None),
+        ("SGLANG_LOCAL_IP_NIC", "eth1", None),
+        ("SGLANG_ZMQ_SOURCE_IP", "10.0.0.7", None),
+        # Kubernetes sets these beside a Service that is called sglang.
+        ("SGLANG_PORT", "tcp://10.96.0.9:30000", None),
+        ("SGLANG_PORT_30000_TCP_ADDR", "10.96.0.9", None),
+        ("SGLANG_SERVICE_PORT_HTTP", "30000", None),
+        ("SGLANG_SERVICE_HOST", "10.96.0.9", None),
+        ("SGLANG_PORTABLE_KERNELS", "1", "environment"),
+        ("SGLANG_HOST_IPV6_ONLY", "1", "environment"),
     ],
 )
 def test_what_the_server_reads_from_its_environment_enters_the_namespace(name, text, field):

@@ -164,3 +164,26 @@ def test_a_proof_empties_its_own_folder_and_nothing_else(tmp_path: Path, monkeyp
     with pytest.raises(ValueError, match="was not made by a proof"):
         prove_module.prove(tmp_path, work=work, console=Console(quiet=True))
     assert (used[0] / "thesis.log").read_text() == "precious"
+
+
+def test_a_removal_that_dies_does_not_lock_out_the_next_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    last = prove_module.emptied(tmp_path / "last")
+    (last / "storage-dense").mkdir()
+    (last / "storage-dense" / "page").write_text("large")
+    (last / "server.log").write_text("of an earlier proof")
+    (tmp_path / ".last-notes").mkdir()
+    (tmp_path / ".last-notes" / "thesis.log").write_text("precious")
+
+    def interrupted(folder: Path) -> None:
+        for file in filter(Path.is_file, folder.iterdir()):
+            file.unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            prove_module.emptied(tmp_path / "last")
+    for _ in range(2):
+        assert [path.name for path in prove_module.emptied(tmp_path / "last").iterdir()] == [prove_module.MADE]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".last-notes", "last"], "what was left is gone too"
+    assert (tmp_path / ".last-notes" / "thesis.log").read_text() == "precious"

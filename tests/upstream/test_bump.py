@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import zipfile
 
@@ -177,6 +178,23 @@ def test_half_mended_files_are_kept_and_not_taken_for_mended(queue, probed):
     assert conflict.read_text() == half
     clash = next(outcome for outcome in plan.outcomes if outcome.slug == "clashes")
     assert clash.kind == "conflicts" and clash.files == [str(conflict)]
+
+
+@pytest.mark.parametrize("edited", [False, True], ids=["as-written", "edited"])
+def test_a_conflict_file_follows_a_changed_patch_until_it_is_edited(queue, probed, edited):
+    plan_of(queue, probes=True)
+    conflict = bump.bump_folder(queue.checkout, "alpha", "1.1") / "conflicts" / "clashes" / "alpha" / "core.py"
+    first = conflict.read_text()
+    if edited:
+        conflict.write_text(first.replace("<<<<<<< the new release\n", "# mine so far\n"))
+    kept = conflict.read_text()
+    for value in ("3131", "3232"):  # twice: what was written anew is known as such too
+        for name in ("clashes.patch", "builds-on.patch"):
+            path = queue.folder / name
+            path.write_text(re.sub(r"line_30 = 3\d3\d\b", f"line_30 = {value}", path.read_text()))
+        clash = next(outcome for outcome in plan_of(queue, probes=True).outcomes if outcome.slug == "clashes")
+        assert (clash.kind, clash.files) == ("conflicts", [str(conflict)])
+        assert conflict.read_text() == (kept if edited else first.replace("line_30 = 3030", f"line_30 = {value}"))
 
 
 def test_a_wheel_that_is_named_is_the_one_that_probes_run_on(queue, monkeypatch, tmp_path):

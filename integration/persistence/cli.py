@@ -95,7 +95,7 @@ def prove_persistence_command(
                 name,
                 chosen_runtime(runtime),
                 work,
-                long=True,
+                damage=True,
                 progress=lambda line: log.print(line.step, line.prompt, "equal" if line.equal else "NOT EQUAL"),
             )
         console.print(table(name, lines))

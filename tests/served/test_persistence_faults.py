@@ -49,6 +49,7 @@ def skip_unless_it_loads(runtime, release):
         pytest.skip(f"{wheel.file} is for {wheel.python}/{wheel.machine}, the runtime is {python}/{machine}")
 
 
+@pytest.mark.long
 def test_old_nixl_is_found_out(runtime, tmp_path):
     """Red twin: the oldest listed release has defects on every queue."""
     checkout = find_checkout(Path(__file__))

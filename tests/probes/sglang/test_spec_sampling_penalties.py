@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 from sglang.srt.managers.scheduler import Scheduler
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -23,10 +22,7 @@ def test_every_node_is_penalized_for_its_own_path(path, kind, seed):
         drafts = [[r.tokens[-1], *(rng.choice([1, vp.EOS, 4]) for _ in range(6))] for r in run.requests]
         trees = [vp.random_tree(rng, tokens) if path == "ngram" else vp.chain(tokens) for tokens in drafts]
         got = run.verify(trees)
-        for b, (request, tree) in enumerate(zip(run.requests, trees, strict=True)):
-            for node in range(len(tree.tokens)):
-                ahead = vp.Request(request.prompt, request.sampling, request.tokens + tree.path(node))
-                torch.testing.assert_close(got[b, node], vp.plain_distribution(ahead, run.model))
+        vp.check_rows(run, trees, got)
         # Uneven accept lengths from one request to the next.
         run.commit([[*tree.path(rng.randrange(7)), rng.randrange(vp.VOCAB)] for tree in trees])
 
@@ -45,34 +41,14 @@ def test_a_retracted_request_comes_back_with_its_counts(path):
     run.merge(back)
     trees = [vp.chain([r.tokens[-1], 4, 1]) for r in run.requests]
     got = run.verify(trees)
-    for b, (request, tree) in enumerate(zip(run.requests, trees, strict=True)):
-        for node in range(3):
-            ahead = vp.Request(request.prompt, request.sampling, request.tokens + tree.path(node))
-            torch.testing.assert_close(got[b, node], vp.plain_distribution(ahead, run.model))
+    vp.check_rows(run, trees, got)
 
 
 @pytest.mark.parametrize("path", ["eagle"])
 @pytest.mark.parametrize("kind", vp.PENALTIES)
 def test_decode_rows_of_a_mixed_prefill_count_the_block_before_it(path, kind):
     """--enable-mixed-chunk, which NGRAM lacks: one token in the prefill of others, after a verify still pending."""
-    run, _ = vp.admit(path, vp.PENALTIES[kind])
-    trees = [vp.chain([r.tokens[-1], 1, 4, 1]) for r in run.requests]
-    run.verify(trees)
-    arriving = vp.PATHS[path]([vp.Request([2, 6], {})], run.model)
-    accepted = [[1, 4, 1, 4], [1, 4]]
-    ahead = [vp.Request(r.prompt, r.sampling, r.tokens + new) for r, new in zip(run.requests, accepted, strict=True)]
-    waits, got = vp.mixed_logits(arriving, run, accepted)
-    for b, request in enumerate([vp.Request([2, 6], {}), *ahead]):
-        torch.testing.assert_close(got[b], vp.plain_logits(request, run.model)[0][0])
-    assert waits == (kind != "none")
-    if not waits:
-        return
-    trees = [vp.chain([r.tokens[-1], 4, 1, 4]) for r in arriving.requests]
-    verified = arriving.verify(trees)
-    for b, (request, tree) in enumerate(zip(arriving.requests, trees, strict=True)):
-        for row in range(4):
-            ahead = vp.Request(request.prompt, request.sampling, request.tokens + tree.path(row))
-            torch.testing.assert_close(verified[b, row], vp.plain_distribution(ahead, run.model))
+    vp.check_mixed_prefill(path, vp.PENALTIES[kind], waits=kind != "none")
 
 
 @pytest.mark.parametrize("path", ["eagle", "ngram"])

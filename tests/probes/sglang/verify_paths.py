@@ -664,6 +664,30 @@ def mixed_logits(arriving: Path, running: Path, accepted: list[list[int]]) -> tu
 PATHS: dict[str, type[Path]] = {"eagle": Eagle, "ngram": Ngram, "dflash": DFlash, "dspark": DSpark}
 
 
+def check_rows(run: Path, trees: Sequence[Tree], got: torch.Tensor) -> None:
+    """Every row of a verify block has the distribution of plain decoding after that row's path."""
+    for b, (request, tree) in enumerate(zip(run.requests, trees, strict=True)):
+        for row in range(len(tree.tokens)):
+            ahead = Request(request.prompt, request.sampling, request.tokens + tree.path(row))
+            torch.testing.assert_close(got[b, row], plain_distribution(ahead, run.model))
+
+
+def check_mixed_prefill(path: str, samplings: Sequence[dict], *, waits: bool) -> None:
+    """Decode rows in the prefill of others count the pending block before them, and so does the verify after it."""
+    run, _ = admit(path, samplings)
+    run.verify([chain([r.tokens[-1], 1, 4, 1]) for r in run.requests])
+    arriving = PATHS[path]([Request([2, 6], {})], run.model)
+    accepted = [[1, 4, 1, 4], [1, 4]]
+    ahead = [Request(r.prompt, r.sampling, r.tokens + new) for r, new in zip(run.requests, accepted, strict=True)]
+    waited, got = mixed_logits(arriving, run, accepted)
+    for b, request in enumerate([Request([2, 6], {}), *ahead]):
+        torch.testing.assert_close(got[b], plain_logits(request, run.model)[0][0])
+    assert waited == waits
+    if waits:
+        trees = [chain([r.tokens[-1], 4, 1, 4]) for r in arriving.requests]
+        check_rows(arriving, trees, arriving.verify(trees))
+
+
 def admit(path: str, samplings: Sequence[dict], seed: int = 0) -> tuple[Path, random.Random]:
     """Requests of random prompts, prefilled on a verify path; and the generator that made them, to go on with."""
     rng = random.Random(seed)

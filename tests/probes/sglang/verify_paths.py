@@ -196,6 +196,7 @@ def plain_logits(request: Request, model: Model) -> tuple[torch.Tensor, Sampling
         info.update_regex_vocab_mask()
         logits = model(request.prompt + request.tokens)[None].clone()
         info.apply_logits_bias(logits)
+    info.request = req  # a custom logit processor sees it through a weak reference
     return logits, info
 
 

@@ -20,13 +20,14 @@ from sm120.integration.runtime import link_test_layer, site_packages
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """Counts of one probe file on one tree, and the first line of each failure."""
+    """Counts of one probe file on one tree, the first line of each failure, and why tests were skipped."""
 
     passed: int
     failed: int
     errors: int
     skipped: int
     failures: tuple[str, ...]
+    skips: tuple[str, ...] = ()
 
     @property
     def red(self) -> bool:
@@ -72,9 +73,10 @@ def run_files(
         except subprocess.TimeoutExpired:
             raise Refusal("probe-crashed", f"the probes did not end within {timeout:.0f} s", path=tree) from None
         if not report.is_file():
-            raise Refusal(
-                "probe-crashed", f"pytest gave no report: {(result.stdout + result.stderr)[-2000:]}", path=tree
-            )
+            said = (result.stdout + result.stderr)[-2000:]
+            absent = "No module named pytest" in said
+            fix = "make build/dev/.installed brings it" if absent else None
+            raise Refusal("probe-crashed", f"pytest gave no report: {said}", path=tree, fix=fix)
         return read_report(report, files, checkout.root)
 
 
@@ -91,10 +93,12 @@ def tree_environment(checkout: Checkout, tree: Path) -> dict[str, str]:
     layer, which is linked into the tool's environment here. What makes pytest report otherwise on CI is left out: it
     would spell out how two long lists differ, which takes minutes where a probe is red on purpose.
     """
-    link_test_layer(checkout)
+    layer = link_test_layer(checkout)
     return dict(
         {name: value for name, value in os.environ.items() if name not in ("CI", "BUILD_NUMBER")},
         PYTHONPATH=os.pathsep.join(map(str, [tree, site_packages(checkout.runtime), checkout.proof])),
+        # SGLang compiles some C++ when it is first asked for, with ninja, which the layer has.
+        PATH=os.pathsep.join([os.environ.get("PATH", os.defpath), str(layer / "bin")]),
         PYTHONPYCACHEPREFIX=str(checkout.build / "pycache"),  # fast the second time, and the trees stay as they are
         SGLANG_USE_CPU_ENGINE="0",
         TRITON_INTERPRET="1",
@@ -130,15 +134,21 @@ def _imported(text: str) -> list[str]:
 def _count(file: Path, cases: list[ElementTree.Element], root: Path) -> ProbeResult:
     relative = str(file.relative_to(root))
     counts = {"failure": 0, "error": 0, "skipped": 0, "passed": 0}
-    failures = []
+    failures, skips = [], []
     for case in cases:
         if not _is_of(case, relative):
             continue
         outcome = next((child for child in case if child.tag in counts), None)
         counts[outcome.tag if outcome is not None else "passed"] += 1
-        if outcome is not None and outcome.tag != "skipped":
+        if outcome is None:
+            continue
+        if outcome.tag == "skipped":
+            skips.append(f"{case.get('name')}: skipped: {_reason(outcome)}")
+        else:
             failures.append(f"{case.get('name')}: {_reason(outcome)}")
-    return ProbeResult(counts["passed"], counts["failure"], counts["error"], counts["skipped"], tuple(failures))
+    return ProbeResult(
+        counts["passed"], counts["failure"], counts["error"], counts["skipped"], tuple(failures), tuple(skips)
+    )
 
 
 def _is_of(case: ElementTree.Element, relative: str) -> bool:

@@ -23,4 +23,7 @@ def results() -> dict[str, ProbeResult]:
 @pytest.mark.xdist_group("in_runtime")
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_holds_in_the_patched_runtime(name):
-    assert results()[name].green, results()[name]
+    result = results()[name]
+    assert not (result.failed or result.errors) and (result.passed or result.skipped), result
+    if result.skipped:  # the machine lacks something; that is said, and no failure
+        pytest.skip(f"{result.passed} passed; {'; '.join(result.skips)}")

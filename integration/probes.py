@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,14 +21,13 @@ from sm120.integration.runtime import link_test_layer, site_packages
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """Counts of one probe file on one tree, the first line of each failure, and why tests were skipped."""
+    """Counts of one probe file on one tree, and the first line of each failure."""
 
     passed: int
     failed: int
     errors: int
     skipped: int
     failures: tuple[str, ...]
-    skips: tuple[str, ...] = ()
 
     @property
     def red(self) -> bool:
@@ -53,9 +53,17 @@ def run_probes(checkout: Checkout, patches: list[Patch], tree: Path, *, timeout:
 
 
 def run_files(
-    checkout: Checkout, files: dict[str, Path], tree: Path, *, timeout: float = 900
+    checkout: Checkout,
+    files: dict[str, Path],
+    tree: Path,
+    *,
+    timeout: float = 900,
+    say_skipped: Callable[[str], None] | None = None,
 ) -> dict[str, ProbeResult]:
-    """Run these probe files as `run_probes` does; results by the names that `files` gives them."""
+    """Run these probe files as `run_probes` does; results by the names that `files` gives them.
+
+    `say_skipped` is told each test that was skipped, and why.
+    """
     for name, file in files.items():
         if not file.is_file():
             raise Refusal("probe-missing", f"{name} has no probe", path=file)
@@ -77,6 +85,9 @@ def run_files(
             absent = "No module named pytest" in said
             fix = "make build/dev/.installed brings it" if absent else None
             raise Refusal("probe-crashed", f"pytest gave no report: {said}", path=tree, fix=fix)
+        for case in ElementTree.parse(report).iter("testcase"):
+            if say_skipped and (outcome := case.find("skipped")) is not None:
+                say_skipped(f"{case.get('name')}: {outcome.get('message')}")
         return read_report(report, files, checkout.root)
 
 
@@ -134,21 +145,15 @@ def _imported(text: str) -> list[str]:
 def _count(file: Path, cases: list[ElementTree.Element], root: Path) -> ProbeResult:
     relative = str(file.relative_to(root))
     counts = {"failure": 0, "error": 0, "skipped": 0, "passed": 0}
-    failures, skips = [], []
+    failures = []
     for case in cases:
         if not _is_of(case, relative):
             continue
         outcome = next((child for child in case if child.tag in counts), None)
         counts[outcome.tag if outcome is not None else "passed"] += 1
-        if outcome is None:
-            continue
-        if outcome.tag == "skipped":
-            skips.append(f"{case.get('name')}: skipped: {_reason(outcome)}")
-        else:
+        if outcome is not None and outcome.tag != "skipped":
             failures.append(f"{case.get('name')}: {_reason(outcome)}")
-    return ProbeResult(
-        counts["passed"], counts["failure"], counts["error"], counts["skipped"], tuple(failures), tuple(skips)
-    )
+    return ProbeResult(counts["passed"], counts["failure"], counts["error"], counts["skipped"], tuple(failures))
 
 
 def _is_of(case: ElementTree.Element, relative: str) -> bool:

@@ -220,8 +220,10 @@ def link_layer(home: Path, deps: Path) -> None:
         (Path(aside) / path.name).replace(path)
 
 
-def link_test_layer(checkout: Checkout) -> None:
+def link_test_layer(checkout: Checkout) -> Path:
     """Give the tool's own environment the current runtime's dependency layer: kernel tests and probes need torch.
+
+    Returns the layer's folder.
 
     Raises:
         Refusal: `runtime-missing` when there is no runtime yet, or its layer is gone.
@@ -236,7 +238,9 @@ def link_test_layer(checkout: Checkout) -> None:
     if not has_layer(checkout.runtime, deps):
         path = checkout.build / "deps" / deps
         raise Refusal("runtime-missing", "the runtime's dependency layer is not there", path=path, fix="make runtime")
-    link_layer(Path(sys.prefix), checkout.build / "deps" / deps)
+    layer = checkout.build / "deps" / deps
+    link_layer(Path(sys.prefix), layer)
+    return layer
 
 
 def _install(

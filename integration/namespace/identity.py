@@ -14,6 +14,7 @@ from sm120.integration.identity import digest
 from sm120.integration.manifest import first_problem
 from sm120.integration.refusal import Refusal
 
+from .arguments import entering, given_arguments, kept_out
 from .checkpoint import Checkpoint
 
 SCHEMA = "sm120-namespace-1"
@@ -55,26 +56,18 @@ class Serving(BaseModel):
     gdn_mtp_cache_mode: str = "none"
     chunked_prefill_size: int = -1
     rope_scaling: str = "none"
+    arguments: dict[str, Any] = Field(default_factory=dict)
     environment: str = "none"
     torch_version: str
     capability: str = Field(pattern=r"^(cpu|\d+\.\d+)$")
 
 
-# Settings an operator may expect here and that must stay out: a copy, a move or a resize keeps its pages.
-KEPT_OUT = {
-    "model_path": "paths do not enter: the content of the checkpoint does",
-    "storage_dir": "paths do not enter",
-    "served_model_name": "names do not enter: the content of the checkpoint does",
-    "port": "addresses do not enter",
-    "host": "addresses do not enter",
-    "hicache_size": "capacity does not enter",
-    "hicache_ratio": "capacity does not enter",
-    "max_total_tokens": "capacity does not enter",
-    "max_running_requests": "capacity does not enter",
-    "max_mamba_cache_size": "capacity does not enter",
-    "context_length": "capacity does not enter",
-    "mem_fraction_static": "capacity does not enter",
-}
+# What is no argument of the server but may be expected here.
+NOT_ARGUMENTS = {"storage_dir": "paths do not enter"}
+
+
+# What has a name and a type of its own here; every other argument of the server enters as it is given.
+FIELDS = Serving.model_fields.keys() - {"arguments"}
 
 
 def parse_serving(fields: list[str]) -> Serving:
@@ -84,17 +77,25 @@ def parse_serving(fields: list[str]) -> Serving:
         Refusal: `namespace-field` for a malformed, repeated, unknown, kept-out, missing or ill-typed field.
     """
     values: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for field in fields:
         name, separator, text = field.partition("=")
         if not separator or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
             raise Refusal("namespace-field", f"{field!r} is not NAME=VALUE with a lower-case name")
-        if name in values:
+        if name in values or name in arguments:
             raise Refusal("namespace-field", f"{name} is given twice")
-        if name in KEPT_OUT:
-            raise Refusal("namespace-field", f"{name} is not part of a namespace: {KEPT_OUT[name]}")
-        if name not in Serving.model_fields:
+        if why := {**kept_out(), **NOT_ARGUMENTS}.get(name):
+            raise Refusal("namespace-field", f"{name} is not part of a namespace: {why}")
+        if name in FIELDS:
+            pass
+        elif name in entering():
+            arguments[name] = scalar(text)
+            continue
+        else:
             raise Refusal(
-                "namespace-field", f"unknown field {name}", fix=f"use one of {', '.join(sorted(Serving.model_fields))}"
+                "namespace-field",
+                f"unknown field {name}",
+                fix=f"use one of {', '.join(sorted(FIELDS))}, or an argument of the server",
             )
         kind = Serving.model_fields[name].annotation
         if kind is int:
@@ -108,9 +109,17 @@ def parse_serving(fields: list[str]) -> Serving:
         else:
             values[name] = text
     try:
-        return Serving(**values)
+        return Serving(**values, arguments=given_arguments(arguments))
     except ValidationError as error:
         raise Refusal("namespace-field", first_problem(error)) from error
+
+
+def scalar(text: str) -> bool | int | float | str:
+    """A value as a profile writes it: what reads as true, false or a number is one."""
+    if re.fullmatch(r"true|false|-?(0|[1-9]\d*)(\.\d+)?", text):
+        value: bool | int | float = json.loads(text)
+        return value
+    return text
 
 
 # What the server reads from its environment where no argument says it: variable, field.

@@ -58,10 +58,12 @@ class Namespace:
 def open_namespace(root: Path, label: str, identity: dict[str, Any]) -> Namespace:
     """Create the namespace of `identity` below `root`, or check that the one that is there is it.
 
+    One that was made under another label is it, too.
+
     Raises:
         Refusal: `namespace-manifest` when the folder exists with an unreadable manifest, none, or another identity.
     """
-    folder = root / directory_name(label, identity)
+    folder = _of_any_label(root, identity) or root / directory_name(label, identity)
     created = not folder.exists()
     if created:
         _create(folder, label, identity)
@@ -77,6 +79,17 @@ def open_namespace(root: Path, label: str, identity: dict[str, Any]) -> Namespac
     found.pages.mkdir(exist_ok=True)
     os.utime(folder / MANIFEST)
     return found
+
+
+def _of_any_label(root: Path, identity: dict[str, Any]) -> Path | None:
+    """The namespace of `identity` under whatever label it was made: a name stores nothing twice."""
+    for folder in sorted(root.glob(f"*_{digest(identity)[:12]}")):
+        try:
+            if read_namespace(folder).identity == identity:
+                return folder
+        except Refusal:
+            continue  # the caller meets it, if it is where its own would be
+    return None
 
 
 def _create(folder: Path, label: str, identity: dict[str, Any]) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sm120.integration.gpus import ORDER
-from sm120.integration.namespace.identity import Serving, with_environment
+from sm120.integration.namespace.arguments import given_arguments
+from sm120.integration.namespace.identity import FIELDS, Serving, with_environment
 from sm120.integration.prove.server import command_line
 from sm120.integration.refusal import Refusal
 
@@ -117,6 +118,7 @@ def serving(profile: Profile, machine: Machine, torch_version: str, environment:
         "mamba_radix_cache_strategy", "mamba_track_interval", "gdn_mtp_cache_mode", "chunked_prefill_size",
     ]  # fmt: skip
     given = {name: get(name.replace("_", "-")) for name in names if get(name.replace("_", "-")) is not None}
+    others = {name: value for name, value in profile.server.items() if name.replace("-", "_") not in FIELDS}
     said = Serving(
         dtype=get("dtype", "auto"),
         page_size=get("page-size", 1),
@@ -126,6 +128,7 @@ def serving(profile: Profile, machine: Machine, torch_version: str, environment:
         prefill_attention_backend=get("prefill-attention-backend", backend),
         decode_attention_backend=get("decode-attention-backend", backend),
         rope_scaling=json.dumps(rope, sort_keys=True) if any(rope.values()) else "none",
+        arguments=given_arguments(others),
         torch_version=torch_version,
         capability=profile.capability,
         **given,

@@ -104,7 +104,7 @@ def test_every_setting_is_another_identity_and_is_named(tmp_path, field, value):
         (["page_size"], "is not NAME=VALUE"),
         (["Page=1"], "is not NAME=VALUE"),
         ([*fields(), "dtype=float16"], "given twice"),
-        (fields(model_path="/m"), "paths do not enter"),
+        (fields(model_path="/m"), "not where it lies"),
         (fields(hicache_size="4"), "capacity does not enter"),
         (fields(pagesize="4"), "unknown field pagesize"),
         (fields(page_size="sixty"), "must be a whole number"),
@@ -320,3 +320,13 @@ def test_runtime_record_must_hold_a_hash(tmp_path):
             runtime_identity(record)
     with pytest.raises(Refusal, match="namespace-runtime"):
         runtime_identity(tmp_path / "none.json")
+
+
+def test_another_name_of_the_same_checkpoint_stores_nothing_twice(tmp_path):
+    wanted = derived(tmp_path)
+    first = store.open_namespace(tmp_path / "root", "flash-next", wanted)
+    again = store.open_namespace(tmp_path / "root", "the model's other name", wanted)
+    other = store.open_namespace(tmp_path / "root", "flash-next", derived(tmp_path, dtype="float16"))
+    assert again.pages == first.pages != other.pages
+    (first.folder / store.MANIFEST).write_text("{}")
+    assert store.open_namespace(tmp_path / "root", "third", wanted).folder != first.folder

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sm120.integration.identity import digest
 from sm120.integration.manifest import first_problem
-from sm120.integration.refusal import Refusal
+from sm120.integration.refusal import Refusal, there_are
 
 from .checkpoint import Checkpoint
 
@@ -93,9 +93,7 @@ def parse_serving(fields: list[str]) -> Serving:
         if name in KEPT_OUT:
             raise Refusal("namespace-field", f"{name} is not part of a namespace: {KEPT_OUT[name]}")
         if name not in Serving.model_fields:
-            raise Refusal(
-                "namespace-field", f"unknown field {name}", fix=f"use one of {', '.join(sorted(Serving.model_fields))}"
-            )
+            raise Refusal("namespace-field", f"unknown field {name}{there_are(name, sorted(Serving.model_fields))}")
         kind = Serving.model_fields[name].annotation
         if kind is int:
             if not re.fullmatch(r"-?\d+", text):

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from sm120.integration.manifest import first_problem
-from sm120.integration.refusal import Refusal
+from sm120.integration.refusal import Refusal, there_are
 
 FOLDER = Path(__file__).parent
 SCHEMA = "sm120-profile-1"
@@ -136,7 +136,7 @@ def load_profile(name: str, settings: list[str] | None = None) -> Profile:
     """
     path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
     if not path.is_file():
-        raise Refusal("profile-unknown", f"no profile {name!r}", fix=f"use one of {', '.join(profile_names())}")
+        raise Refusal("profile-unknown", f"no profile {name!r}{there_are(name, profile_names())}", fix="sm120 profiles")
     tables = _read(path)
     user = user_file(str(tables.get("name", "")))
     if user.is_file():

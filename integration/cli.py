@@ -17,13 +17,13 @@ from rich.table import Table
 
 from sm120.integration.bench import app as bench_app
 from sm120.integration.checkout import find_checkout
-from sm120.integration.console import make_console
+from sm120.integration.console import make_console, working
 from sm120.integration.namespace.cli import app as namespace_app
 from sm120.integration.nixl_check.cli import app as nixl_check_app
 from sm120.integration.operate_cli import register as register_operate
 from sm120.integration.persistence.cli import faults_command, prove_persistence_command
 from sm120.integration.prove.cli import prove_command
-from sm120.integration.refusal import Refusal
+from sm120.integration.refusal import Refusal, there_are
 from sm120.integration.upstream.cli import register as register_upstream
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
@@ -232,15 +232,18 @@ def probe(
     named = [(recipe, [p for p in recipe.series.patches if slug in (p.project, p.slug)]) for recipe in recipes]
     if slug not in checkout.projects() and not any(patches for _, patches in named):
         known = [*checkout.projects(), *(patch.slug for recipe in recipes for patch in recipe.series.patches)]
-        raise Refusal("unknown-slug", f"no patch or project is called {slug!r}; there are: {', '.join(known)}")
+        raise Refusal("unknown-slug", f"no patch or project is called {slug!r}{there_are(slug, known)}")
     bad = 0
     for recipe, patches in named:
         if not patches:
             continue
         pristine = pristine_of(checkout, recipe)
         patched = patched_tree(pristine, recipe.series, recipe.overlay, checkout.build / "trees" / recipe.name)
-        before = run_probes(checkout, patches, pristine)
-        after = run_probes(checkout, patches, patched)
+        count = f"{len(patches)} probes" if len(patches) > 1 else "the probe"
+        with working(f"{count} on the release {recipe.series.project} {recipe.series.pin.version}"):
+            before = run_probes(checkout, patches, pristine)
+        with working(f"{count} on the patched tree"):
+            after = run_probes(checkout, patches, patched)
         for patch in patches:
             red, green = before[patch.slug].red, after[patch.slug].green
             bad += not (red and green)

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping
 from typing import NamedTuple
 
-QUERY = "index,uuid,name,compute_cap,driver_version,memory.total"
+QUERY = "index,uuid,name,compute_cap,driver_version,memory.total,memory.free"
 
 # nvidia-smi counts GPUs by their PCI address, CUDA by their speed unless it is told otherwise: what an index in
 # CUDA_VISIBLE_DEVICES means, and which GPU comes first, is only known with this.
@@ -15,7 +15,7 @@ ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 class Gpu(NamedTuple):
-    """One row of nvidia-smi, as it prints it: `number` is its index, `memory` has a unit."""
+    """One row of nvidia-smi, as it prints it: `number` is its index; `memory`, all of it, and `free` have a unit."""
 
     number: str
     uuid: str
@@ -23,6 +23,7 @@ class Gpu(NamedTuple):
     capability: str
     driver: str
     memory: str
+    free: str = ""
 
 
 def gpus() -> list[Gpu] | None:

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 import unidiff
 
-from sm120.integration.refusal import Refusal
+from sm120.integration.refusal import Refusal, there_are
 
 SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 SEPARATOR = "---\n"
@@ -175,8 +175,10 @@ def _parse_header(path: Path, lines: list[str]) -> dict[str, str]:
             raise Refusal("header-line", f"not 'Field: value': {line.rstrip()!r}", path=path, line=number)
         current, value = match.groups()
         if current not in REQUIRED_FIELDS + OPTIONAL_FIELDS:
-            known = ", ".join(REQUIRED_FIELDS + OPTIONAL_FIELDS)
-            raise Refusal("header-field", f"unknown field {current!r}; known: {known}", path=path, line=number)
+            known = REQUIRED_FIELDS + OPTIONAL_FIELDS
+            raise Refusal(
+                "header-field", f"unknown field {current!r}{there_are(current, known)}", path=path, line=number
+            )
         if current in fields:
             raise Refusal(
                 "header-twice", f"{current!r} stands at line {where[current]} already", path=path, line=number

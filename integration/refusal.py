@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -30,3 +32,15 @@ class Refusal(Exception):
         where = "" if self.path is None else f"{self.path}:{self.line}: " if self.line else f"{self.path}: "
         fix = f"\n  fix: {self.fix}" if self.fix else ""
         return f"[{self.code}] {where}{self.what}{fix}"
+
+
+def there_are(name: str, known: Iterable[str]) -> str:
+    """The end of a refusal of an unknown `name`: what is spelled like it, or all there is.
+
+    `; did you mean gdn-beta-fp32?`, `; there are: a, b`.
+    """
+    known = list(known)
+    alike = difflib.get_close_matches(name, known, n=3, cutoff=0.6) or [each for each in known if name in each][:5]
+    if alike:
+        return f"; did you mean {' or '.join(alike)}?"
+    return f"; there are: {', '.join(known)}"

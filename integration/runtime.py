@@ -31,7 +31,7 @@ from sm120.integration.checkout import Checkout
 from sm120.integration.fetch import fetch, sha256_of
 from sm120.integration.identity import Recipe, digest, load_recipe, runtime_ingredients
 from sm120.integration.pin import select_artifact
-from sm120.integration.refusal import Refusal
+from sm120.integration.refusal import Refusal, there_are
 from sm120.integration.tool_output import tool_lines
 from sm120.integration.tree import patched_tree, pristine_tree, release_folder, sweep_unfinished
 from sm120.integration.wheels import repack
@@ -61,8 +61,8 @@ def build_runtime(
     flavor = resolve_flavor(flavor)
     lock = checkout.locks / f"{flavor}.txt"
     if not lock.is_file():
-        known = ", ".join(sorted(path.stem for path in checkout.locks.glob("*.txt")))
-        raise Refusal("runtime-flavor", f"no lock for {flavor!r}; there are: {known}", path=lock)
+        known = sorted(path.stem for path in checkout.locks.glob("*.txt"))
+        raise Refusal("runtime-flavor", f"no lock for {flavor!r}{there_are(flavor, known)}", path=lock)
     recipes = [load_recipe(checkout, project) for project in checkout.projects()]
     ingredients = runtime_ingredients(recipes, flavor, lock)
     identity = digest(ingredients)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sm120.integration.patch_file import SLUG, Patch, parse_patch
 from sm120.integration.pin import Pin, load_pin
-from sm120.integration.refusal import Refusal
+from sm120.integration.refusal import Refusal, there_are
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,10 @@ class Series:
         for patch in self.patches:
             if patch.slug == slug:
                 return patch
-        known = ", ".join(patch.slug for patch in self.patches)
-        raise Refusal("unknown-slug", f"{slug!r} is not in the series; known: {known}", path=self.folder / "series")
+        known = [patch.slug for patch in self.patches]
+        raise Refusal(
+            "unknown-slug", f"{slug!r} is not in the series{there_are(slug, known)}", path=self.folder / "series"
+        )
 
 
 def load_series(folder: Path) -> Series:

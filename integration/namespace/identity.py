@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sm120.integration.identity import digest
 from sm120.integration.manifest import first_problem
-from sm120.integration.refusal import Refusal
+from sm120.integration.refusal import Refusal, there_are
 
 from .arguments import entering, given_arguments, kept_out
 from .checkpoint import Checkpoint
@@ -92,11 +92,8 @@ def parse_serving(fields: list[str]) -> Serving:
             arguments[name] = scalar(text)
             continue
         else:
-            raise Refusal(
-                "namespace-field",
-                f"unknown field {name}",
-                fix=f"use one of {', '.join(sorted(FIELDS))}, or an argument of the server",
-            )
+            known = sorted({*FIELDS, *entering()})
+            raise Refusal("namespace-field", f"unknown field {name}{there_are(name, known)}")
         kind = Serving.model_fields[name].annotation
         if kind is int:
             if not re.fullmatch(r"-?\d+", text):

@@ -8,7 +8,7 @@ from sm120.integration.planner.host_tier import HOST_RESERVE
 from sm120.integration.planner.resident import Part
 from sm120.integration.planner.weights import Weights
 
-from .capacity import Capacity
+from .capacity import Capacity, number
 from .profile import Profile
 
 # Three Python processes with the CUDA libraries, torch and the tokenizer. Reserve; 2 GB were seen without CUDA.
@@ -31,14 +31,17 @@ class HostNeed:
 
 
 def host_need(profile: Profile, weights: Weights | None, found: Capacity | None) -> HostNeed:
-    """What `profile` needs of the host. Without a plan `hicache-size` stands for its pools, without weights no table."""
-    parts = []
+    """What `profile` needs of the host. Each rank of tp-size has host pools of its own.
+
+    Without a plan `hicache-size` stands for its pools, without weights there is no table.
+    """
+    parts, ranks = [], max(1, number(profile, "tp-size", 1))
     if found is not None and found.host is not None:
-        parts.append(Part("host tier", found.host.kv_bytes + found.host.state_bytes, "kv and states"))
+        parts.append(Part("host tier", ranks * (found.host.kv_bytes + found.host.state_bytes), "kv and states"))
         if found.host.draft_bytes:
-            parts.append(Part("draft on top", found.host.draft_bytes, "one slot for each of the target's"))
+            parts.append(Part("draft on top", ranks * found.host.draft_bytes, "one slot for each of the target's"))
     elif profile.argument("enable-hierarchical-cache"):
-        parts.append(Part("host tier", int(float(profile.argument("hicache-size", 0)) * 1e9), "hicache-size"))
+        parts.append(Part("host tier", int(ranks * float(profile.argument("hicache-size", 0)) * 1e9), "hicache-size"))
     if weights is not None and weights.host:
         parts.append(Part("n-gram table", weights.host, "ple-offload-embedding"))
     if profile.argument("enable-hierarchical-cache"):

@@ -11,7 +11,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from sm120.integration.manifest import first_problem
-from sm120.integration.refusal import Refusal
+from sm120.integration.refusal import Refusal, there_are
+
+from .argument_names import unknown_argument
 
 FOLDER = Path(__file__).parent
 SCHEMA = "sm120-profile-1"
@@ -32,6 +34,9 @@ class Needs(_Table):
     disk_gb: float = Field(0, ge=0)
     memory_gb: float = Field(0, ge=0)
     gpu_memory_gib: float = Field(0, ge=0)
+    # Of the published checkpoints, for plans before one is there: what lies on the GPU, and a table on the host.
+    weights_gib: float = Field(0, ge=0)
+    table_gb: float = Field(0, ge=0)
 
     @model_validator(mode="after")
     def _one_source(self) -> Needs:
@@ -91,6 +96,8 @@ class Profile(_Table):
                 raise ValueError(f"argument {name!r} must be spelled like a server argument without its dashes")
             if name in OWNED:
                 raise ValueError(f"argument {name!r} is not a profile's to give: {OWNED[name]}")
+            if why := unknown_argument(name):
+                raise ValueError(why)
         return server
 
     @property
@@ -136,7 +143,7 @@ def load_profile(name: str, settings: list[str] | None = None) -> Profile:
     """
     path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
     if not path.is_file():
-        raise Refusal("profile-unknown", f"no profile {name!r}", fix=f"use one of {', '.join(profile_names())}")
+        raise Refusal("profile-unknown", f"no profile {name!r}{there_are(name, profile_names())}", fix="sm120 profiles")
     tables = _read(path)
     user = user_file(str(tables.get("name", "")))
     if user.is_file():
@@ -178,6 +185,8 @@ def _apply(tables: dict[str, Any], setting: str) -> None:
     parts = key.split(".")
     if len(parts) == 1:
         parts = ["server", key.replace("_", "-")]
+    if parts[0] == "server" and len(parts) == 2 and parts[1] not in OWNED and (why := unknown_argument(parts[1])):
+        raise Refusal("profile-setting", why, fix="--set NAME=VALUE with a name of sglang.launch_server --help")
     if parts[0] not in ("paths", "server", "storage", "environment", "rope", "model_config", "planner"):
         raise Refusal("profile-setting", f"{key}: {parts[0]!r} is no table that can be set", fix="paths., storage., …")
     table = tables

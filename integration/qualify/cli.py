@@ -15,7 +15,7 @@ from rich.table import Table
 from sm120.integration.checkout import find_checkout
 from sm120.integration.console import make_console
 from sm120.integration.profiles import load_profile
-from sm120.integration.refusal import Refusal
+from sm120.integration.refusal import Refusal, there_are
 from sm120.integration.results.compare import describe
 from sm120.integration.results.record import Conditions
 
@@ -46,7 +46,7 @@ def qualify_command(
 ) -> None:
     """Measure a served model; keep requests, answers, timing, device and a report with plots."""
     if plan not in PLANS:
-        raise Refusal("qualify-plan", f"no plan {plan!r}", fix=f"one of {', '.join(PLANS)}")
+        raise Refusal("qualify-plan", f"no plan {plan!r}{there_are(plan, PLANS)}")
     if importlib.util.find_spec("matplotlib") is None:
         raise Refusal(
             "report-matplotlib", "plots need matplotlib", fix="build/dev/bin/pip install --editable '.[report]'"

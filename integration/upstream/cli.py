@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from sm120.integration.checkout import Checkout, find_checkout
-from sm120.integration.console import make_console
+from sm120.integration.console import make_console, working
 from sm120.integration.identity import Recipe, load_recipe
 from sm120.integration.probes import run_probes
-from sm120.integration.refusal import Refusal
+from sm120.integration.refusal import Refusal, there_are
 from sm120.integration.runtime import pristine_of
 from sm120.integration.upstream.closure import Closure, find_closure, prove_closure, undeclared
 from sm120.integration.upstream.export import added_files, check_clone, check_folder, export_mbox, export_onto
@@ -48,7 +48,8 @@ def closure_command(
         console.print(f"Requires of {slug} does not name {name}")
     proven = True
     if prove:
-        result = prove_closure(checkout, recipe, pristine_of(checkout, recipe), closure)
+        with working("the probe on the closure alone"):
+            result = prove_closure(checkout, recipe, pristine_of(checkout, recipe), closure)
         proven = result.green
         console.print(f"probe on the closure alone: {'green' if proven else 'NOT green'} ({result.passed} passed)")
     raise typer.Exit(0 if proven and not missing else 1)
@@ -101,7 +102,7 @@ def _closure(checkout: Checkout, slug: str) -> tuple[Recipe, Closure]:
         known += [patch.slug for patch in recipe.series.patches]
         if slug in known:
             return recipe, find_closure(checkout, recipe.series, pristine_of(checkout, recipe), slug)
-    raise Refusal("unknown-slug", f"no patch is called {slug!r}; there are: {', '.join(known)}")
+    raise Refusal("unknown-slug", f"no patch is called {slug!r}{there_are(slug, known)}")
 
 
 def _split(onto: str) -> tuple[Path, str]:
@@ -113,8 +114,10 @@ def _split(onto: str) -> tuple[Path, str]:
 
 def _body(checkout: Checkout, recipe: Recipe, closure: Closure, pristine: Path, template: str | None) -> str:
     pin = recipe.series.pin
-    before = run_probes(checkout, [closure.patch], pristine)[closure.patch.slug]
-    after = prove_closure(checkout, recipe, pristine, closure)
+    with working("the probe on the release"):
+        before = run_probes(checkout, [closure.patch], pristine)[closure.patch.slug]
+    with working("the probe on the closure alone"):
+        after = prove_closure(checkout, recipe, pristine, closure)
     if not (before.red and after.green):
         raise Refusal("export-evidence", f"the probe is not red before and green after: {before}, {after}")
     return pr_body(pin, closure, before, after, added_files(checkout, recipe, closure), template)

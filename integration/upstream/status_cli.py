@@ -9,7 +9,7 @@ import typer
 from rich.table import Table as Grid
 
 from sm120.integration.checkout import Checkout, find_checkout
-from sm120.integration.console import make_console
+from sm120.integration.console import make_console, working
 from sm120.integration.upstream.ledger import ledger_findings, load_ledger
 from sm120.integration.upstream.matrix import Cell, make_matrix
 from sm120.integration.upstream.status import as_json, refresh, short, statuses
@@ -44,7 +44,8 @@ def status_command(
     cells: dict[tuple[str, str], Cell] = {}
     if ladder:
         for project in checkout.projects():
-            table = make_matrix(checkout, project)
+            with working(f"comparing the patches of {project} with the listed releases"):
+                table = make_matrix(checkout, project)
             if table.pinned in table.versions:
                 cells |= {(project, row.slug): row.cells[table.pinned] for row in table.rows}
     rows = statuses(checkout, today, lambda project, slug: cells.get((project, slug)))
@@ -82,7 +83,9 @@ def _print_ledger(checkout: Checkout, today: datetime.date, ladder: bool) -> int
     console.print(grid)
     words: dict[tuple[str, str, str], str] = {}
     for project in checkout.projects() if ladder else []:
-        for row in make_matrix(checkout, project).rows:
+        with working(f"comparing the patches of {project} with the listed releases"):
+            table = make_matrix(checkout, project)
+        for row in table.rows:
             words |= {(project, row.slug, version): cell.word for version, cell in row.cells.items()}
     warnings, errors = ledger_findings(rows, today, lambda *key: words.get(key))
     for kind, texts in (("warning", warnings), ("error", errors)):

@@ -12,8 +12,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as Grid
 
 from sm120.integration.checkout import Checkout, find_checkout
-from sm120.integration.console import make_console
-from sm120.integration.refusal import Refusal
+from sm120.integration.console import make_console, working
+from sm120.integration.refusal import Refusal, there_are
 from sm120.integration.upstream.bump import Plan, accept, bump_folder, load_plan, plan_bump, time_machine
 from sm120.integration.upstream.detector import measure, summary
 from sm120.integration.upstream.matrix import Table, make_matrix, record_matrix
@@ -64,7 +64,7 @@ def known_projects(checkout: Checkout, project: str | None) -> list[str]:
     if project is None:
         return projects
     if project not in projects:
-        raise Refusal("unknown-project", f"no project is called {project!r}; there are: {', '.join(projects)}")
+        raise Refusal("unknown-project", f"no project is called {project!r}{there_are(project, projects)}")
     return [project]
 
 
@@ -113,7 +113,8 @@ def bump_command(
         )
         return
     release = local_release(wheel, version) if wheel else find_release(checkout.patches / project, version)
-    plan = plan_bump(checkout, project, release, wheel=wheel, probes=probes)
+    with working(f"trying the patches of {project} on {version}"):
+        plan = plan_bump(checkout, project, release, wheel=wheel, probes=probes)
     _print_plan(plan)
     if machine:
         for outcome in plan.open:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from sm120.integration.checkout import find_checkout
-from sm120.integration.identity import load_recipe
-from sm120.integration.namespace.arguments import TABLE, entering, given_arguments, kept_out
-from sm120.integration.namespace.identity import FIELDS, parse_serving
-from sm120.integration.refusal import Refusal
-from sm120.integration.runtime import pristine_of
+from sm120.integration.build.identity import load_recipe
+from sm120.integration.build.runtime import pristine_of
+from sm120.integration.common.checkout import find_checkout
+from sm120.integration.common.refusal import Refusal
+from sm120.integration.serve.namespace.arguments import TABLE, entering, given_arguments, kept_out
+from sm120.integration.serve.namespace.namespace_identity import FIELDS, parse_serving
 
 SERVING = [
     "dtype=bfloat16",

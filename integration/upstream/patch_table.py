@@ -18,6 +18,7 @@ THEMES = {
     "Prefixes that survive a restart": ("hicache", "nixl"),
     "Recurrent state": ("gdn", "mamba", "memory_pool"),
     "Speculation": ("spec", "runner"),
+    "Agents: tool calls, reasoning": ("openai", "reasoning", "sampling"),
     "Attention": ("attention", "xqa"),
     "Sparse attention": ("qsa",),
 }

@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.table import Table
 
-from sm120.integration.console import WIDTH_OF_FILES, UncutConsole, make_console, working
-from sm120.integration.refusal import there_are
+from sm120.integration.common.console import WIDTH_OF_FILES, UncutConsole, make_console, working
+from sm120.integration.common.refusal import there_are
 
 
 @pytest.mark.parametrize("stderr", [False, True])

@@ -7,10 +7,10 @@ import pytest
 from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.server_args import ServerArgs
 
-from sm120.integration.profiles import load_profile, profile_names
-from sm120.integration.profiles.argument_names import argument_names
-from sm120.integration.profiles.command import Machine, arguments
-from sm120.integration.refusal import Refusal
+from sm120.integration.common.refusal import Refusal
+from sm120.integration.serve.argument_names import argument_names
+from sm120.integration.serve.profile import load_profile, profile_names
+from sm120.integration.serve.server_arguments import Machine, arguments
 
 
 @pytest.fixture(scope="module")

@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from sm120.integration.qualify.decode import measure_decode
-from sm120.integration.qualify.degeneration import degeneration
-from sm120.integration.qualify.endpoint import NotAnswered, asked_text
-from sm120.integration.qualify.run import of_decode
-from sm120.integration.qualify.texts import text as english
+from sm120.integration.measure.decode import measure_decode
+from sm120.integration.measure.degeneration import degeneration
+from sm120.integration.measure.endpoint import NotAnswered, asked_text
+from sm120.integration.measure.qualify import of_decode
+from sm120.integration.measure.texts import text as english
 
 WORDS = "The tide turned at noon and the pilots went home before the lamps were lit along the quay. "
 PARAGRAPH = english("a text of our own", 3000)

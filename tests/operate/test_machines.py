@@ -9,10 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from sm120.integration.cli import app
-from sm120.integration.gpus import QUERY, Gpu
-from sm120.integration.profiles import load_profile, preflight
-from sm120.integration.profiles.command import Machine
-from sm120.integration.profiles.memory_checks import assumed_weights, wsl2
+from sm120.integration.common.gpus import QUERY, Gpu
+from sm120.integration.serve import preflight
+from sm120.integration.serve.memory_checks import assumed_weights, wsl2
+from sm120.integration.serve.profile import load_profile
+from sm120.integration.serve.server_arguments import Machine
 
 _SPEC = importlib.util.spec_from_file_location("checkpoint_folders", Path(__file__).with_name("checkpoint_folders.py"))
 folders = importlib.util.module_from_spec(_SPEC)
@@ -111,7 +112,7 @@ def test_shipped_needs_are_what_the_settings_come_to():
 
 
 def test_a_control_group_can_have_less(monkeypatch):
-    from sm120.integration.profiles.memory_checks import available_bytes
+    from sm120.integration.serve.memory_checks import available_bytes
 
     told = {
         "/proc/meminfo": "MemAvailable: 100000000 kB\n",

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from sm120.integration.checkout import Checkout
+from sm120.integration.build.doctor import diagnose
 from sm120.integration.cli import app
-from sm120.integration.doctor import diagnose
-from sm120.integration.gpus import QUERY, Gpu
-from sm120.integration.profiles import load_profile, preflight, profile_names
-from sm120.integration.profiles.command import Machine, arguments, environment, overrides, serving, storage_config
-from sm120.integration.profiles.preflight import capability_check, ready
-from sm120.integration.profiles.profile import FOLDER
-from sm120.integration.qualify.run import device
-from sm120.integration.refusal import Refusal
+from sm120.integration.common.checkout import Checkout
+from sm120.integration.common.gpus import QUERY, Gpu
+from sm120.integration.common.refusal import Refusal
+from sm120.integration.measure.qualify import device
+from sm120.integration.serve import preflight
+from sm120.integration.serve.preflight import capability_check, ready
+from sm120.integration.serve.profile import FOLDER, load_profile, profile_names
+from sm120.integration.serve.server_arguments import Machine, arguments, environment, overrides, serving, storage_config
 
 ABLE = Machine(io_uring=True, direct_io=True)
 GPUS = {
@@ -213,7 +213,7 @@ def complete(tmp_path: Path) -> dict[str, object]:
 @pytest.fixture(autouse=True)
 def plenty_of_memory(monkeypatch):
     """What this machine has decides no test but those that say what is available."""
-    monkeypatch.setattr("sm120.integration.profiles.memory_checks.available_bytes", lambda: 10**12)
+    monkeypatch.setattr("sm120.integration.serve.memory_checks.available_bytes", lambda: 10**12)
 
 
 def checks(tmp_path, found, machine=ABLE, monkeypatch=None):
@@ -257,7 +257,7 @@ def test_memory_and_disk_are_compared(tmp_path, monkeypatch):
     found = complete(tmp_path)
     profile = load_profile("flash-next", found["settings"])
     profile.needs.disk_gb = 1e9
-    monkeypatch.setattr("sm120.integration.profiles.memory_checks.available_bytes", lambda: 40 * 10**9)
+    monkeypatch.setattr("sm120.integration.serve.memory_checks.available_bytes", lambda: 40 * 10**9)
     rest = {key: found[key] for key in ("runtime", "storage", "gpus")}
     answers = {check.name: check.ok for check in preflight.preflight(profile, machine=ABLE, **rest)}
     assert answers["disk"] is False and answers["memory"] is False
@@ -440,8 +440,8 @@ def test_profiles_are_plain_toml_without_machine_paths():
 
 def test_serve_becomes_the_server_with_the_namespace_of_its_settings(tmp_path, monkeypatch):
     """Everything of a start but the server: `bin/serve` is a script that writes down what it was given."""
-    from sm120.integration.namespace.store import read_namespace
-    from sm120.integration.profiles import serve
+    from sm120.integration.serve import launch as serve
+    from sm120.integration.serve.namespace.namespace_store import read_namespace
 
     home = tmp_path / "build" / "runtime"
     (home / "bin").mkdir(parents=True)

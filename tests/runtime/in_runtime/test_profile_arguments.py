@@ -7,10 +7,10 @@ import pytest
 from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.server_args import ServerArgs
 
-from sm120.integration.profiles import load_profile, profile_names
-from sm120.integration.profiles.argument_names import argument_names
-from sm120.integration.profiles.command import Machine, arguments
-from sm120.integration.refusal import Refusal
+from sm120.integration.common.refusal import Refusal
+from sm120.integration.serve.argument_names import argument_names
+from sm120.integration.serve.profile import load_profile, profile_names
+from sm120.integration.serve.server_arguments import Machine, arguments
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_a_wrong_name_is_refused_before_the_server_is_asked():
 
 def test_the_names_that_are_known_are_those_of_this_server(parser):
     options = {option[2:] for option in parser._option_string_actions if option.startswith("--")} - {"help"}
-    assert argument_names() == options, "write them into server_arguments.txt again"
+    assert argument_names() == options, "write them into server_argument_names.txt again"
 
 
 # As little of a checkpoint's config.json as the server's own classes accept, for 262,144 tokens.

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 # One name a line, without dashes; a test in the runtime holds it to the parser of the installed server.
-FILE = Path(__file__).with_name("server_argument_names.txt")
+FILE = Path(__file__).with_name("server_arguments.txt")
 
 
 @cache

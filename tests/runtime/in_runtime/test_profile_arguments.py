@@ -56,7 +56,7 @@ def test_a_wrong_name_is_refused_before_the_server_is_asked():
 
 def test_the_names_that_are_known_are_those_of_this_server(parser):
     options = {option[2:] for option in parser._option_string_actions if option.startswith("--")} - {"help"}
-    assert argument_names() == options, "write them into server_argument_names.txt again"
+    assert argument_names() == options, "write them into server_arguments.txt again"
 
 
 # As little of a checkpoint's config.json as the server's own classes accept, for 262,144 tokens.

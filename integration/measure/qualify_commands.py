@@ -27,11 +27,6 @@ from sm120.integration.serve.profile import load_profile
 console = make_console()
 
 
-def register(app: typer.Typer) -> None:
-    """Add this command to the main command line."""
-    app.command("qualify")(qualify_command)
-
-
 def qualify_command(
     plan: Annotated[str, typer.Argument(help="quick or full")] = "quick",
     url: Annotated[str, typer.Option(help="an OpenAI-compatible endpoint")] = "http://127.0.0.1:30000",

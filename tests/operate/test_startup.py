@@ -45,7 +45,12 @@ def test_every_line_is_needed_and_its_wording_too(name):
         assert "not seen" in {row.verdict for row in without.values()}, line
         # The same line in other words, with every value still in it.
         other = line[:22] + line[22:].replace("=", " is ").replace("size:", "bytes:").replace("O_DIRECT", "direct I/O")
-        other = other.replace("'nixl'", "nixl").replace("initparams", "parameters").replace("Capture", "Captured").replace("Allocating", "Made")
+        other = (
+            other.replace("'nixl'", "nixl")
+            .replace("initparams", "parameters")
+            .replace("Capture", "Captured")
+            .replace("Allocating", "Made")
+        )
         assert other != line
         reworded = table(name, "".join([*lines[:number], other, *lines[number + 1 :]]))
         assert not passed(list(reworded.values())), line

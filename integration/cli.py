@@ -58,6 +58,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
     "Patches": {
         "status": Entry("upstream.status_commands:status_command", "What is known about every patch, and how fresh."),
         "series": Entry("upstream.series_commands:app", "Look at, check, rewrite and edit a patch series."),
+        "kernel": Entry("series.kernel_commands:app", "Begin a kernel module."),
         "probe": Entry("upstream.probe_commands:probe_command", "Is a patch's test red without it and green with it?"),
         "closure": Entry("upstream.patch_commands:closure_command", "The earlier patches that one needs."),
         "export": Entry("upstream.patch_commands:export_command", "A patch as upstream commits, with a PR text."),

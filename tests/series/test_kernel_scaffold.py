@@ -87,12 +87,10 @@ def test_a_copy_that_fails_leaves_nothing(kernels: Path, monkeypatch: pytest.Mon
     assert sorted(kernels.rglob("*")) == before
 
 
-IN_THE_COPY = """
+# Python starts with this in the copy: its own sm120 package stands in front of this checkout's.
+SITE = """
 import sys
-sys.meta_path = [finder for finder in sys.meta_path if "Redirecting" not in type(finder).__name__]  # this checkout's
-sys.path.insert(0, sys.argv[1])
-import pytest
-raise SystemExit(pytest.main(["-q", "-p", "no:cacheprovider", "--import-mode=importlib", *sys.argv[2:]]))
+sys.meta_path = [finder for finder in sys.meta_path if "Redirecting" not in type(finder).__name__]
 """
 
 
@@ -101,10 +99,10 @@ raise SystemExit(pytest.main(["-q", "-p", "no:cacheprovider", "--import-mode=imp
 def test_its_tests_pass_as_they_stand(kernels: Path) -> None:
     new_kernel(kernels, NAME)
     package = kernels.parent.parent
-    marks = "[pytest]\nmarkers =\n  gpu: device\n  interpreter: interpreted\n"
-    (package / "pytest.ini").write_text(marks)
-    command = [sys.executable, "-c", IN_THE_COPY, str(package), str(kernels / NAME)]
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    done = subprocess.run(command, cwd=package, env=environment, capture_output=True, text=True, timeout=400)
+    (package / "sitecustomize.py").write_text(SITE)
+    (package / "pytest.ini").write_text("[pytest]\nmarkers =\n  gpu: device\n  interpreter: interpreted\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib", NAME]
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(package)}
+    done = subprocess.run(command, cwd=kernels, env=environment, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert " passed" in done.stdout and "failed" not in done.stdout

@@ -1,6 +1,9 @@
-"""What all tests share: which of them must not run side by side."""
+"""What all tests share: which of them must not run side by side, and CUDA toolkits that are only files."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -11,3 +14,50 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("served") is not None:
             item.add_marker(pytest.mark.xdist_group("served"))
+
+
+def make_toolkit(home: Path, compiler: str = "13.0", headers: str | None = None, without: tuple[str, ...] = ()) -> Path:
+    """A folder that answers as a CUDA toolkit does; `headers` are those of the compiler unless said otherwise."""
+    major, minor = (headers or compiler).split(".")
+    files = {
+        "bin/nvcc": f"#!/bin/sh\necho 'Cuda compilation tools, release {compiler}, V{compiler}.88'\n",
+        "include/cuda.h": f"#define CUDA_VERSION {int(major) * 1000 + int(minor) * 10}\n",
+        "include/curand_kernel.h": "",
+        "lib64/libcudart.so": "",
+        "lib64/stubs/libcuda.so": "",
+    }
+    for name, text in files.items():
+        if name in without:
+            continue
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(text)
+    if "bin/nvcc" not in without:
+        (home / "bin/nvcc").chmod(0o755)
+    return home
+
+
+def make_wheels(packages: Path, compiler: str = "13.0") -> Path:
+    """What pip unpacks of the toolkit's wheels: no lib64, no name without a version, no libcuda."""
+    root = packages / "nvidia" / "cu13"
+    make_toolkit(root, compiler, without=("lib64/libcudart.so", "lib64/stubs/libcuda.so"))
+    header = root / "include" / "cuda.h"
+    header.write_text(
+        header.read_text()
+        + "CUresult CUDAAPI cuInit(unsigned int Flags);\n"
+        + "#define cuMemAlloc cuMemAlloc_v2\nCUresult CUDAAPI cuMemAlloc(CUdeviceptr *dptr, size_t bytesize);\n"
+    )
+    (root / "lib").mkdir()
+    (root / "nvvm" / "bin").mkdir(parents=True)
+    for name in ("libcudart.so.13", "libcudart_static.a", "libnvrtc.so.13", "libnvrtc-builtins.so.13.0"):
+        (root / "lib" / name).write_text(name)
+    return packages
+
+
+@pytest.fixture
+def toolkit() -> Callable[..., Path]:
+    return make_toolkit
+
+
+@pytest.fixture
+def wheels() -> Callable[..., Path]:
+    return make_wheels

@@ -8,6 +8,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from sm120.integration.build.compilers import compile_needs
 from sm120.integration.gpus import Gpu, gpus, visible
 from sm120.integration.prove import storage as prove_storage
 
@@ -32,22 +33,27 @@ class Check:
 
 
 def capability_check(profile: Profile, gpus: list[Gpu] | None) -> Check:
-    """Compare exactly. `gpus` are those that the server will see; None without a driver."""
+    """Compare exactly, each GPU that the server will take. `gpus` are those that it sees; None without a driver."""
     need = f"compute capability exactly {profile.capability}"
     if profile.on_cpu:
         return Check("device", True, "CPU, through the proof layer", "none")
     if gpus is None:
         fix = "a machine with that GPU; without one, --print and the profile cpu-proof work"
         return Check("device", False, "no NVIDIA driver", need, fix)
-    taken = taken_gpu(profile, gpus)
-    if taken is None:
-        fix = "CUDA_VISIBLE_DEVICES must name a GPU by nvidia-smi's index or UUID"
-        return Check("device", False, f"no GPU {profile.argument('base-gpu-id', 0)} among the visible", need, fix)
-    found = f"GPU {taken.number}: {taken.name}, {taken.capability}"
-    if taken.capability == profile.capability:
+    wanted = taken_numbers(profile)
+    taken = taken_gpus(profile, gpus)
+    if len(taken) < len(wanted):
+        fix = "CUDA_VISIBLE_DEVICES must name GPUs by nvidia-smi's index or UUID, as many as the server takes"
+        missing = ", ".join(str(number) for number in wanted if not 0 <= number < len(gpus))
+        return Check("device", False, f"no GPU {missing} among the visible", need, fix)
+    found = "; ".join(f"GPU {gpu.number}: {gpu.name}, {gpu.capability}" for gpu in taken)
+    other = next((gpu for gpu in taken if gpu.capability != profile.capability), None)
+    if other is None:
         return Check("device", True, found, need)
-    reason = REFUSED.get(taken.capability, "the profile's kernels and limits are for that one chip")
-    return Check("device", False, f"{found}: {reason}", need, "CUDA_VISIBLE_DEVICES may name another GPU")
+    reason = REFUSED.get(other.capability, "the profile's kernels and limits are for that one chip")
+    fix = "CUDA_VISIBLE_DEVICES may name another GPU"
+    return Check("device", False, f"{found}: GPU {other.number}: {reason}" if len(taken) > 1 else f"{found}: {reason}",
+                 need, fix)  # fmt: skip
 
 
 def visible_to(profile: Profile) -> list[Gpu] | None:
@@ -56,10 +62,22 @@ def visible_to(profile: Profile) -> list[Gpu] | None:
     return None if found is None else visible(found, {**os.environ, **environment(profile, None)})
 
 
-def taken_gpu(profile: Profile, gpus: list[Gpu] | None) -> Gpu | None:
-    """The one of the visible GPUs that the server takes: the first unless the profile says base-gpu-id."""
-    first = profile.argument("base-gpu-id", 0)
-    return gpus[first] if gpus and isinstance(first, int) and 0 <= first < len(gpus) else None
+def taken_numbers(profile: Profile) -> list[int]:
+    """Which of the visible GPUs the server takes, by position: one a rank, from base-gpu-id on, gpu-id-step apart."""
+    given = {name: profile.argument(name, default) for name, default in RANKS.items()}
+    numbers = {name: value if isinstance(value, int) else RANKS[name] for name, value in given.items()}
+    # Data parallel attention ranks share the GPUs of tensor parallelism; data parallel replicas have their own.
+    replicas = 1 if profile.argument("enable-dp-attention", False) else max(1, numbers["dp-size"])
+    count = max(1, numbers["tp-size"]) * max(1, numbers["pp-size"]) * replicas
+    return [numbers["base-gpu-id"] + rank * max(1, numbers["gpu-id-step"]) for rank in range(count)]
+
+
+RANKS = {"tp-size": 1, "pp-size": 1, "dp-size": 1, "base-gpu-id": 0, "gpu-id-step": 1}
+
+
+def taken_gpus(profile: Profile, gpus: list[Gpu] | None) -> list[Gpu]:
+    """Those of the visible GPUs that the server takes and that are there."""
+    return [gpus[number] for number in taken_numbers(profile) if 0 <= number < len(gpus)] if gpus else []
 
 
 def preflight(
@@ -67,6 +85,10 @@ def preflight(
 ) -> list[Check]:
     """Every check, in the order in which a start would fail."""
     checks = [_runtime(profile, runtime), capability_check(profile, gpus)]
+    if not profile.on_cpu:
+        checks += [
+            Check(*need) for need in compile_needs({**os.environ, **environment(profile, None)}, _layer(runtime))
+        ]
     if profile.needs.gpu_memory_gib:
         checks.append(_gpu_memory(profile, gpus))
     for role in ("model", "draft"):
@@ -115,11 +137,19 @@ def _runtime(profile: Profile, runtime: Path) -> Check:
     return Check("runtime", ok, f"{flavor}, {identity[:12]}", need, "" if ok else fix)
 
 
-def _gpu_memory(profile: Profile, gpus: list[Gpu] | None) -> Check:
-    need = f"{profile.needs.gpu_memory_gib:g} GiB"
-    taken = taken_gpu(profile, gpus)
+def _layer(runtime: Path) -> Path | None:
     try:
-        mib = float(taken.memory.split()[0]) if taken else None
+        layer = runtime.resolve().parents[1] / "deps" / json.loads((runtime / "runtime.json").read_text())["deps"]
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return None
+    return layer if layer.is_dir() else None
+
+
+def _gpu_memory(profile: Profile, gpus: list[Gpu] | None) -> Check:
+    """Of the smallest of the GPUs that the server takes: each holds its share."""
+    need = f"{profile.needs.gpu_memory_gib:g} GiB"
+    try:
+        mib = min((float(gpu.memory.split()[0]) for gpu in taken_gpus(profile, gpus)), default=None)
     except (IndexError, ValueError):
         mib = None
     if mib is None:

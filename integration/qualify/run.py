@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sm120.integration.gpus import gpus, visible
-from sm120.integration.profiles.preflight import taken_gpu, visible_to
+from sm120.integration.profiles.preflight import taken_gpus, visible_to
 from sm120.integration.profiles.profile import Profile
 from sm120.integration.refusal import Refusal
 from sm120.integration.results.record import UNITS, Conditions, Measurement, Result
@@ -335,7 +335,7 @@ def device(profile: Profile | None = None) -> dict[str, Any]:
         found = visible(gpus() or [], os.environ)
         taken = found[0] if found else None
     else:
-        taken = taken_gpu(profile, visible_to(profile))
+        taken = next(iter(taken_gpus(profile, visible_to(profile))), None)
     if taken is None:
         return {"device": f"CPU, {platform.processor() or platform.machine()}", "power_limit_w": None}
     told: dict[str, Any] = {"device": taken.name, "capability": taken.capability}

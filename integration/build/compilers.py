@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from sm120.integration.build.launch import RELEASE, Toolkit, choose_toolkit
-from sm120.integration.tool_output import tool_lines
+from sm120.integration.build.launcher import RELEASE, Toolkit, choose_toolkit
+from sm120.integration.common.tool_output import tool_lines
 
 TARGET = "sm_120f"  # what FlashInfer and SGLang ask nvcc 12.9 or newer for on capability 12.0; Triton asks for sm_120a
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from sm120.integration.refusal import Refusal
+from sm120.integration.common.refusal import Refusal
 
 FOLDER = "toolkit"
 

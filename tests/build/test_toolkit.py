@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sm120.integration.build.launch import inspect
+from sm120.integration.build.launcher import inspect
 from sm120.integration.build.toolkit import lay_out
-from sm120.integration.refusal import Refusal
+from sm120.integration.common.refusal import Refusal
 
 
 def test_whole(tmp_path: Path, wheels) -> None:

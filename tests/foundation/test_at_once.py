@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from sm120.integration.identity import load_recipe
-from sm120.integration.namespace import checkpoint
-from sm120.integration.namespace.checkpoint import HashCache
-from sm120.integration.tree import build_aside, sweep_unfinished
+from sm120.integration.build.identity import load_recipe
+from sm120.integration.build.tree import build_aside, sweep_unfinished
+from sm120.integration.serve.namespace import checkpoint
+from sm120.integration.serve.namespace.checkpoint import HashCache
 
 
 def test_two_that_make_the_same_tree_both_get_it(tmp_path):
@@ -55,7 +55,7 @@ def test_a_build_does_not_sweep_what_another_still_fills(tmp_path):
 
 def test_what_a_killed_process_filled_is_swept(tmp_path):
     code = (
-        "import os, signal, sys; from pathlib import Path; from sm120.integration.tree import build_aside\n"
+        "import os, signal, sys; from pathlib import Path; from sm120.integration.build.tree import build_aside\n"
         "build_aside(Path(sys.argv[1]) / 'tree', lambda aside: os.kill(os.getpid(), signal.SIGKILL))"
     )
     assert subprocess.run([sys.executable, "-c", code, tmp_path]).returncode < 0

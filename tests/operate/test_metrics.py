@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import httpx
 import pytest
 
-from sm120.integration.checkout import find_checkout
-from sm120.integration.metrics.prometheus import parse, view
-from sm120.integration.metrics.serve import PAGE, make_server
+from sm120.integration.common.checkout import find_checkout
+from sm120.integration.serve.metrics.metrics_page import PAGE, make_server
+from sm120.integration.serve.metrics.prometheus import parse, view
 
 CHECKOUT = find_checkout()
 
@@ -73,6 +73,7 @@ def test_a_gauge_that_no_round_has_set_is_no_number(old, new):
     assert shown["accept_length"] == {"0.0": None, "1.0": 1.0}[new] if old == "3.25" else 3.25
 
 
+@pytest.mark.runtime
 def test_the_metrics_are_those_of_the_release():
     """The names that the page reads are made in the installed collector."""
     collector = next(

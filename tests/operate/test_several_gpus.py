@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sm120.integration.gpus import Gpu
-from sm120.integration.profiles import load_profile
-from sm120.integration.profiles.command import Machine
-from sm120.integration.profiles.preflight import capability_check, preflight, taken_gpus
+from sm120.integration.common.gpus import Gpu
+from sm120.integration.serve.preflight import capability_check, preflight, taken_gpus
+from sm120.integration.serve.profile import load_profile
+from sm120.integration.serve.server_arguments import Machine
 
 PRO = Gpu("0", "GPU-aa", "RTX PRO 6000", "12.0", "595", "97887 MiB")
 TWIN = Gpu("1", "GPU-bb", "RTX PRO 6000", "12.0", "595", "97887 MiB")

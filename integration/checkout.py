@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from sm120.integration.caches import user_cache
 from sm120.integration.refusal import Refusal
 
 
@@ -42,10 +43,11 @@ class Checkout:
 
     @property
     def cache(self) -> Path:
-        """Content-addressed artifacts, shared by all checkouts of this user."""
+        """Content-addressed artifacts, shared by all checkouts of this user; of this one where the home is read-only."""
         if configured := os.environ.get("SM120_CACHE"):
             return Path(configured)
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sm120"
+        shared = user_cache()
+        return shared / "sm120" if shared else self.build / "cache"
 
     def projects(self) -> list[str]:
         """Upstream projects that have a pin, sorted."""

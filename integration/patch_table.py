@@ -14,22 +14,48 @@ NEEDED = {"applies": "needed", "applies with closure": "needed, with what it req
 """What a cell on the pin means to a reader; the other words speak for themselves."""
 
 
+THEMES = {
+    "Prefixes that survive a restart": ("hicache", "nixl"),
+    "Recurrent state": ("gdn", "mamba", "memory_pool"),
+    "Speculation": ("spec", "runner"),
+    "Attention": ("attention", "xqa"),
+    "Sparse attention": ("qsa",),
+}
+"""What a patch is about, by the first word of its subject's area; every other one is among "Everything else"."""
+
+
 def patch_table(checkout: Checkout) -> str:
-    """One Markdown table per project: what a patch is for, its tier, what the releases say of it, and evidence.
+    """What each patch does, by theme: the short form, for the README of the repository.
 
     Raises:
         Refusal: `matrix-record`, `matrix-stale`.
     """
-    parts = []
+    by_theme: dict[str, list[str]] = {theme: [] for theme in [*THEMES, "Everything else"]}
+    projects = []
     for project in checkout.projects():
         series = load_series(checkout.patches / project)
+        cells = current_table(checkout, series).cells
         count = len(series.patches)
-        parts.append(f"**{project} {series.pin.version}**: {count} {'patch' if count == 1 else 'patches'}\n")
-        parts += [*_table(series, current_table(checkout, series), f"patches/{project}/"), ""]
-    return "\n".join(parts)
+        projects.append(f"[{project} {series.pin.version}](patches/{project}/README.md) ({count})")
+        for patch in series.patches:
+            area, _, effect = patch.subject.split("] ", 1)[1].partition(": ")
+            word = "nixl" if project == "nixl" else area.split("/")[0]
+            theme = next((title for title, words in THEMES.items() if word in words), "Everything else")
+            here = cells[patch.slug].get(series.pin.version)
+            if here and here.word not in NEEDED:
+                effect += f" (**{here.word}** on {series.pin.version})"
+            cell = effect.replace("|", "\\|")
+            by_theme[theme].append(f"| [`{patch.slug}`](patches/{project}/{patch.slug}.patch) | {cell} |")
+    lines = [
+        f"Patches: {', '.join(projects)}. Each of these pages says why, what proves it, and what the releases say."
+    ]
+    for theme, rows in by_theme.items():
+        if rows:
+            lines += ["", f"**{theme}**", "", "| patch | what it does |", "| --- | --- |", *rows]
+    return "\n".join([*lines, ""])
 
 
-def _table(series: Series, matrix: RecordedTable, folder: str) -> list[str]:
+def _table(series: Series, matrix: RecordedTable) -> list[str]:
     pinned = series.pin.version
     rows = [
         f"| patch | what it does | tier | on {pinned} | on other releases | upstream | evidence |",
@@ -39,15 +65,14 @@ def _table(series: Series, matrix: RecordedTable, folder: str) -> list[str]:
         what = patch.subject.split("] ", 1)[1]
         status = patch.fields["Upstream-Status"]
         rivals = f"; rivals {', '.join(patch.rivals)}" if patch.rivals else ""
-        link = f"[`{patch.slug}`]({folder}{patch.slug}.patch)"
+        link = f"[`{patch.slug}`](#{patch.slug})"
         cells = matrix.cells[patch.slug]
         here = NEEDED.get(cells[pinned].word, cells[pinned].word) if pinned in cells else "not listed"
         others = _by_word({version: cells[version].word for version in matrix.versions if version != pinned})
         row = [link, what, patch.fields["Tier"], here, others, status + rivals, ", ".join(patch.evidence)]
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
-    words = "docs/upstream.md" if folder else "../../docs/upstream.md"
     compared = f"Compared with the released wheels on {matrix.made}: `sm120 matrix {series.project}`"
-    rows.append(f"\n{compared} ([the words]({words}#words)).")
+    rows.append(f"\n{compared} ([the words](../../docs/upstream.md#words)).")
     return rows
 
 
@@ -69,7 +94,7 @@ def project_readme(checkout: Checkout, project: str) -> str:
         "",
         "In the order in which they apply. A patch's probe fails on the release and passes with the patch: `sm120 probe SLUG`.",
         "",
-        *_table(series, current_table(checkout, series), ""),
+        *_table(series, current_table(checkout, series)),
     ]
     for patch in series.patches:
         probe = patch.fields["Probe"]

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,9 +53,17 @@ def run_probes(checkout: Checkout, patches: list[Patch], tree: Path, *, timeout:
 
 
 def run_files(
-    checkout: Checkout, files: dict[str, Path], tree: Path, *, timeout: float = 900
+    checkout: Checkout,
+    files: dict[str, Path],
+    tree: Path,
+    *,
+    timeout: float = 900,
+    say_skipped: Callable[[str], None] | None = None,
 ) -> dict[str, ProbeResult]:
-    """Run these probe files as `run_probes` does; results by the names that `files` gives them."""
+    """Run these probe files as `run_probes` does; results by the names that `files` gives them.
+
+    `say_skipped` is told each test that was skipped, and why.
+    """
     for name, file in files.items():
         if not file.is_file():
             raise Refusal("probe-missing", f"{name} has no probe", path=file)
@@ -72,9 +81,13 @@ def run_files(
         except subprocess.TimeoutExpired:
             raise Refusal("probe-crashed", f"the probes did not end within {timeout:.0f} s", path=tree) from None
         if not report.is_file():
-            raise Refusal(
-                "probe-crashed", f"pytest gave no report: {(result.stdout + result.stderr)[-2000:]}", path=tree
-            )
+            said = (result.stdout + result.stderr)[-2000:]
+            absent = "No module named pytest" in said
+            fix = "make build/dev/.installed brings it" if absent else None
+            raise Refusal("probe-crashed", f"pytest gave no report: {said}", path=tree, fix=fix)
+        for case in ElementTree.parse(report).iter("testcase"):
+            if say_skipped and (outcome := case.find("skipped")) is not None:
+                say_skipped(f"{case.get('name')}: {outcome.get('message')}")
         return read_report(report, files, checkout.root)
 
 
@@ -91,10 +104,12 @@ def tree_environment(checkout: Checkout, tree: Path) -> dict[str, str]:
     layer, which is linked into the tool's environment here. What makes pytest report otherwise on CI is left out: it
     would spell out how two long lists differ, which takes minutes where a probe is red on purpose.
     """
-    link_test_layer(checkout)
+    layer = link_test_layer(checkout)
     return dict(
         {name: value for name, value in os.environ.items() if name not in ("CI", "BUILD_NUMBER")},
         PYTHONPATH=os.pathsep.join(map(str, [tree, site_packages(checkout.runtime), checkout.proof])),
+        # SGLang compiles some C++ when it is first asked for, with ninja, which the layer has.
+        PATH=os.pathsep.join([os.environ.get("PATH", os.defpath), str(layer / "bin")]),
         PYTHONPYCACHEPREFIX=str(checkout.build / "pycache"),  # fast the second time, and the trees stay as they are
         SGLANG_USE_CPU_ENGINE="0",
         TRITON_INTERPRET="1",

@@ -9,7 +9,7 @@ class Refusal(Exception):
     """Bad input, named.
 
     Args:
-        code: stable short name, e.g. `artifact-hash`; the tables "When it refuses" in docs/ list them all.
+        code: stable short name, e.g. `artifact-hash`; docs/errors.md lists them all.
         what: what is wrong, with what was found and what was needed.
         path: the file at fault.
         line: 1-based line in `path`.

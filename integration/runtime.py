@@ -12,9 +12,12 @@ import fcntl
 import json
 import os
 import platform
+import re
+import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sm120.integration.caches import user_cache
 from sm120.integration.checkout import Checkout
 from sm120.integration.fetch import fetch, sha256_of
 from sm120.integration.identity import Recipe, digest, load_recipe, runtime_ingredients
@@ -65,9 +69,13 @@ def build_runtime(
     home = checkout.build / "runtimes" / f"{flavor}-{identity[:12]}"
     proven = (home / PROOF).is_file()
     if is_complete(home, identity) and _points_to(checkout.runtime, home) and (proven or prove is None):
+        if not _is_plain(home):
+            link_layer(home, checkout.build / "deps" / json.loads((home / "runtime.json").read_text())["deps"])
         report(f"runtime {home.name} is up to date" + (" and proven" if proven else ""))
         return checkout.runtime
 
+    if prove is not None:
+        check_headers()
     with build_lock(checkout, report):
         sweep_unfinished(checkout.build / "trees")
         sweep_unfinished(checkout.build / "wheels")
@@ -95,6 +103,29 @@ def _prove(home: Path, prove: Callable[[Path, Path], int]) -> None:
             fix="see the table above and the logs in build/prove/last",
         )
     rows.replace(home / PROOF)
+
+
+def check_headers() -> None:
+    """What SGLang includes when it compiles the hash of its page names, at the first request that looks in storage.
+
+    Raises:
+        Refusal: `headers-missing`, in a second instead of after a build whose proof restores nothing.
+    """
+    include = sysconfig.get_path("include")
+    source = "#include <Python.h>\n#include <openssl/sha.h>\nint main() { return SHA256 == nullptr; }\n"
+    compiler = shlex.split(os.environ.get("CXX") or "c++")
+    fix = "Debian: apt-get install g++ python3-dev libssl-dev"
+    with tempfile.TemporaryDirectory() as folder:
+        command = [*compiler, f"-I{include}", "-x", "c++", "-", "-lcrypto", "-o", str(Path(folder) / "a.out")]
+        try:
+            done = subprocess.run(command, input=source, capture_output=True, text=True, timeout=120)
+        except FileNotFoundError:
+            raise Refusal("headers-missing", f"there is no C++ compiler {compiler[0]}", fix=fix) from None
+    if done.returncode != 0:
+        said = next(
+            (line for line in done.stderr.splitlines() if "error" in line or "cannot find" in line), done.stderr
+        )
+        raise Refusal("headers-missing", f"SGLang compiles its page hashes, and this does not: {said.strip()}", fix=fix)
 
 
 def resolve_flavor(flavor: str) -> str:
@@ -207,10 +238,34 @@ def site_packages(home: Path) -> Path:
     return home / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
 
 
+def plain_path(folder: Path) -> Path:
+    """`folder`, or a link to it whose name no shell splits: torch links C++ with `-L` and its own path, unquoted."""
+    if _is_plain(folder):
+        return folder
+    name = digest(str(folder.absolute()))[:12]
+    places = [Path(tempfile.gettempdir()) / f"sm120-{os.getuid()}" / name]
+    if shared := user_cache():
+        places.insert(0, shared / "sm120" / "places" / name)
+    link = next((place for place in places if _is_plain(place)), None)
+    if link is None:
+        return folder
+    link.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if link.is_symlink() and link.readlink() == folder.absolute():
+        return link
+    aside = link.with_name(f"{name}.{os.getpid()}")
+    aside.symlink_to(folder.absolute())
+    aside.replace(link)
+    return link
+
+
+def _is_plain(path: Path) -> bool:
+    return re.fullmatch(r"[\w@%+=:,./-]+", str(path)) is not None
+
+
 def link_layer(home: Path, deps: Path) -> None:
     """Make the packages of the layer `deps` importable in the venv `home`, behind its own."""
     # addsitedir, not a bare path line: the layer's own .pth files must be read too.
-    line = f"import site; site.addsitedir({str(site_packages(deps))!r})\n"
+    line = f"import site; site.addsitedir({str(site_packages(plain_path(deps)))!r})\n"
     path = site_packages(home) / "dependency_layer.pth"
     if path.is_file() and path.read_text() == line:
         return
@@ -220,8 +275,10 @@ def link_layer(home: Path, deps: Path) -> None:
         (Path(aside) / path.name).replace(path)
 
 
-def link_test_layer(checkout: Checkout) -> None:
+def link_test_layer(checkout: Checkout) -> Path:
     """Give the tool's own environment the current runtime's dependency layer: kernel tests and probes need torch.
+
+    Returns the layer's folder.
 
     Raises:
         Refusal: `runtime-missing` when there is no runtime yet, or its layer is gone.
@@ -236,7 +293,9 @@ def link_test_layer(checkout: Checkout) -> None:
     if not has_layer(checkout.runtime, deps):
         path = checkout.build / "deps" / deps
         raise Refusal("runtime-missing", "the runtime's dependency layer is not there", path=path, fix="make runtime")
-    link_layer(Path(sys.prefix), checkout.build / "deps" / deps)
+    layer = checkout.build / "deps" / deps
+    link_layer(Path(sys.prefix), layer)
+    return layer
 
 
 def _install(

@@ -128,8 +128,8 @@ class Fio:
         return self.run("read")
 
 
-def main(folder: Path, page_bytes: int, pages: int, rounds: int) -> None:
-    made: dict[str, Variant | Fio] = {"fio": Fio(folder / "fio", page_bytes, pages)}
+def main(folder: Path, page_bytes: int, pages: int, rounds: int, fio: int) -> None:
+    made: dict[str, Variant | Fio] = {"fio": Fio(folder / "fio", page_bytes, pages)} if fio else {}
     for number, (name, (kind, config)) in enumerate(VARIANTS.items()):
         made[name] = Variant(folder / str(number), kind, page_bytes, pages, **config)
     seconds: dict[str, dict[str, list[float]]] = {name: {"write": [], "read": []} for name in made}
@@ -150,4 +150,4 @@ def main(folder: Path, page_bytes: int, pages: int, rounds: int) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)  # the backup thread of a server copies pages alone, too
-    main(Path(sys.argv[1]).absolute(), *map(int, sys.argv[2:5]))
+    main(Path(sys.argv[1]).absolute(), *map(int, sys.argv[2:6]))

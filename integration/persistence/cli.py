@@ -66,13 +66,14 @@ def bench_command(
     rounds: Annotated[int, typer.Option(help="measured rounds of each variant in each process")] = 3,
     processes: Annotated[int, typer.Option(help="how many processes: each has its luck with memory")] = 4,
     short: Annotated[bool, typer.Option(help="one page size only")] = False,
+    fio: Annotated[bool, typer.Option(help="measure what fio reaches on the same disk, too")] = True,
 ) -> None:
     """Write and restore pages through the patched path beside fio, after a check that every page arrives."""
     from .bench import SHORT_SIZES, SIZES, costs, run_bench, table
 
     sizes = SHORT_SIZES if short else SIZES
     with errors_as_messages():
-        timings = run_bench(chosen_runtime(runtime), folder, sizes=sizes, rounds=rounds, processes=processes)
+        timings = run_bench(chosen_runtime(runtime), folder, sizes=sizes, rounds=rounds, processes=processes, fio=fio)
     console.print(table(timings))
     console.print(costs(timings))
 

@@ -30,7 +30,17 @@ def kv_bytes_per_token(model: HybridModel, settings: ServerSettings) -> int:
     """Bytes that one cached token costs: K and V of every attention layer, MTP included, and compressed index keys."""
     layers = model.full_layers + model.mtp_layers
     kv = 2 * model.kv_heads * model.head_dim * ITEMSIZE[settings.kv_dtype]
-    return layers * (kv + _index_bytes_per_token(model, settings))
+    return layers * (kv + index_bytes_per_token(model, settings))
+
+
+def charged_bytes(model: HybridModel, settings: ServerSettings) -> int:
+    """What the engine takes off its budget before it counts tokens: state slots and the rows of verification.
+
+    Side states, their windows and the pool's padding page are allocated without being charged. Source:
+    `_handle_max_mamba_cache` of sglang/srt/mem_cache/kv_cache_configurator.py.
+    """
+    charged = {"conv", "ssm", "intermediate_ssm", "recover_window", "conv_window"}
+    return sum(pool.bytes for pool in plan(model, settings) if pool.name in charged)
 
 
 def checkpoint_bytes(model: HybridModel, settings: ServerSettings) -> int:
@@ -80,7 +90,7 @@ def _token_pools(model: HybridModel, settings: ServerSettings) -> list[Pool]:
     layers = model.full_layers + model.mtp_layers
     kv = 2 * model.kv_heads * model.head_dim * ITEMSIZE[settings.kv_dtype]
     pools = [Pool("kv", tokens * layers * kv, f"{tokens} tokens x {layers} layers x {kv}")]
-    index = _index_bytes_per_token(model, settings)
+    index = index_bytes_per_token(model, settings)
     if index:
         pools.append(Pool("qsa_keys", tokens * layers * index, f"{tokens} tokens x {layers} layers x {index}"))
     if settings.draft_kv_layers:
@@ -113,7 +123,8 @@ def _speculative_pools(model: HybridModel, settings: ServerSettings) -> list[Poo
     return pools
 
 
-def _index_bytes_per_token(model: HybridModel, settings: ServerSettings) -> int:
+def index_bytes_per_token(model: HybridModel, settings: ServerSettings) -> int:
+    """Bytes of one layer's compressed index keys for one token, 0 without them."""
     index = model.sparse_index
     if index is None:
         return 0

@@ -1,7 +1,7 @@
 """What the planner needs to know: a model's geometry from its config.json, and the server's settings."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from .state_bytes import formulas
@@ -88,6 +88,21 @@ class HybridModel:
             head_dim=need("head_dim"),
             side_state=side,
             sparse_index=index,
+        )
+
+    def sharded(self, ranks: int) -> "HybridModel":
+        """One of `ranks` tensor-parallel shares: heads are divided, key heads are kept at one, the index is whole.
+
+        Raises ValueError where heads do not divide evenly.
+        """
+        for name in ("num_k_heads", "num_v_heads"):
+            if ranks < 1 or getattr(self, name) % ranks:
+                raise ValueError(f"tp_size is {ranks}, needs a divisor of {name} = {getattr(self, name)}")
+        return replace(
+            self,
+            num_k_heads=self.num_k_heads // ranks,
+            num_v_heads=self.num_v_heads // ranks,
+            kv_heads=max(1, self.kv_heads // ranks),
         )
 
     @property

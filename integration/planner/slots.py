@@ -16,13 +16,19 @@ class SlotReport:
 
 
 def slot_report(
-    slots: int, *, extra_buffer: bool = True, overlap: bool = True, lazy: bool = False, reserved: int | None = None
+    slots: int,
+    *,
+    extra_buffer: bool = True,
+    overlap: bool = True,
+    lazy: bool = False,
+    reserved: int | None = None,
+    running: int | None = None,
 ) -> SlotReport:
     """What `slots` mean for concurrency.
 
     A request reserves 3 slots (its own state, the checkpoint it came from, the one it will leave) and its tracking
-    buffers; it holds its own, one locked checkpoint, and the tracking buffers. Raises ValueError on fewer than
-    one slot.
+    buffers; it holds its own, one locked checkpoint, and the tracking buffers. No more than `running` requests run,
+    where that is given. Raises ValueError on fewer than one slot.
     """
     if slots < 1:
         raise ValueError(f"slots is {slots}, needs to be >= 1")
@@ -31,5 +37,5 @@ def slot_report(
     hold = 2 + tracking
     if reserve < hold:
         raise ValueError(f"reserved is {reserve}, needs at least the {hold} slots that a request holds")
-    cap = slots // reserve
+    cap = slots // reserve if running is None else min(slots // reserve, running)
     return SlotReport(slots, reserve, hold, cap, cap * hold, slots - cap * hold)

@@ -10,8 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sm120.integration.planner import HybridModel, Pool, ServerSettings, SlotReport, plan, slot_report
-from sm120.integration.planner.pools import kv_bytes_per_token
+from sm120.integration.planner import (
+    HostTier,
+    HybridModel,
+    Pool,
+    ServerSettings,
+    SlotReport,
+    host_tier,
+    plan,
+    slot_report,
+)
+from sm120.integration.planner.pools import charged_bytes, kv_bytes_per_token
 from sm120.integration.planner.settings import ITEMSIZE
 from sm120.integration.refusal import Refusal
 
@@ -23,7 +32,11 @@ UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KI
 
 @dataclass(frozen=True)
 class Capacity:
-    """What fits. `budget` is what is left for states and tokens; `left` what a whole page more would not fit into."""
+    """What fits. `budget` is what is left for states and tokens; `left` what a whole page more would not fit into.
+
+    `uncharged` are bytes of pools that the engine allocates without taking them off its budget. `host_tokens` is what
+    `hicache-size` would hold if it were all tokens, `host` what upstream makes of it.
+    """
 
     budget: int
     tokens: int
@@ -32,6 +45,8 @@ class Capacity:
     slots: SlotReport
     host_tokens: int
     left: int
+    uncharged: int
+    host: HostTier | None
 
 
 def parse_bytes(text: str) -> int:
@@ -42,6 +57,8 @@ def parse_bytes(text: str) -> int:
         value = float(match[1]) * UNITS[unit] if match else 0.0
     except (KeyError, ValueError):
         value = 0.0
+    if match and not match[2] and 1 <= value < 1 << 20:
+        raise Refusal("plan-size", f"{text!r} would be that many bytes", fix=f"{text.strip()}GiB, or a number of bytes")
     if not 1 <= value < math.inf:
         raise Refusal("plan-size", f"{text!r} is no size", fix="a number with GiB, GB, MiB or MB, such as 96GiB")
     return int(value)
@@ -57,7 +74,7 @@ def geometry(profile: Profile, config: Mapping[str, Any] | None = None) -> Hybri
     if not source:
         raise Refusal("plan-model", f"profile {profile.name} has no geometry of a hybrid", fix="--model config.json")
     try:
-        return HybridModel.from_config(source)
+        return HybridModel.from_config(source).sharded(number(profile, "tp-size", 1))
     except (ValueError, TypeError, AttributeError, ArithmeticError) as error:  # whatever a config.json may hold
         raise Refusal("plan-model", str(error)) from None
 
@@ -89,7 +106,7 @@ def settings_of(profile: Profile, *, kv_tokens: int) -> ServerSettings:
             conv_dtype=profile.environment.get("SGLANG_MAMBA_CONV_DTYPE", "bfloat16"),
             model_dtype=kinds.get(model, model),
             draft_kv_layers=profile.planner.draft_kv_layers,
-            draft_kv_heads=profile.planner.draft_kv_heads,
+            draft_kv_heads=_share(profile.planner.draft_kv_heads, number(profile, "tp-size", 1)),
             draft_head_dim=profile.planner.draft_head_dim,
         )
     except (ValueError, TypeError) as error:
@@ -116,6 +133,7 @@ def slots_of(profile: Profile) -> SlotReport:
         extra_buffer=strategy.startswith("extra_buffer"),
         overlap=not get("disable-overlap-schedule", False),
         lazy=strategy == "extra_buffer_lazy",
+        running=None if get("max-running-requests") is None else max(1, number(profile, "max-running-requests", 1)),
     )
 
 
@@ -134,11 +152,6 @@ def token_bytes(model: HybridModel, settings: ServerSettings) -> int:
         return kv_bytes_per_token(model, settings) + draft * ITEMSIZE[settings.kv_dtype]
     except ValueError as error:
         raise Refusal("plan-settings", str(error)) from None
-
-
-def budget_of(model: HybridModel, settings: ServerSettings) -> int:
-    """Bytes that `settings.kv_tokens` take together with everything that is allocated beside them."""
-    return sum(pool.bytes for pool in pools_of(model, settings))
 
 
 def budget_left(gpu_bytes: int, weights: int, static_fraction: float, other: int = 0) -> int:
@@ -168,18 +181,47 @@ def capacity(profile: Profile, budget: int, config: Mapping[str, Any] | None = N
     model = geometry(profile, config)
     one = settings_of(profile, kv_tokens=1)
     page, each = one.page_size, token_bytes(model, one)
-    # Pools are linear in tokens; `fixed` is what stays when there are none, padding page included.
-    fixed = budget_of(model, one) - each
-    tokens = (budget - fixed) // each // page * page
+    fixed = charged_of(model, one)
+    tokens = (budget - fixed) // each
+    limit = profile.argument("max-total-tokens")
+    if limit is not None:
+        tokens = min(tokens, number(profile, "max-total-tokens", 0))
+    tokens = tokens // page * page
     if tokens < page:
         raise Refusal(
             "plan-memory", f"{fixed / GIB:.2f} GiB of states and scratch do not fit into {budget / GIB:.2f} GiB"
         )
     settings = settings_of(profile, kv_tokens=tokens)
     pools = pools_of(model, settings)
-    host = number(profile, "hicache-size", 0) * 10**9 // each // page * page
-    left = budget - sum(pool.bytes for pool in pools)
-    return Capacity(budget, tokens, each, pools, slots_of(profile), host, left)
+    most = number(profile, "hicache-size", 0) * 10**9 // kv_bytes_per_token(model, settings) // page * page
+    left = budget - fixed - tokens * each
+    uncharged = sum(pool.bytes for pool in pools) - fixed - tokens * each
+    host = host_of(profile, model, settings)
+    return Capacity(budget, tokens, each, pools, slots_of(profile), most, left, uncharged, host)
+
+
+def charged_of(model: HybridModel, settings: ServerSettings) -> int:
+    """What the engine takes off its budget before tokens. Raises Refusal `plan-settings` where the two do not fit."""
+    try:
+        return charged_bytes(model, settings)
+    except ValueError as error:
+        raise Refusal("plan-settings", str(error)) from None
+
+
+def host_of(profile: Profile, model: HybridModel, settings: ServerSettings) -> HostTier | None:
+    """The host pools of the profile's settings, None without a hierarchy."""
+    if not profile.argument("enable-hierarchical-cache"):
+        return None
+    ratio = profile.argument("hicache-ratio", 2.0)
+    try:
+        size, ratio = float(profile.argument("hicache-size", 0)), float(ratio)
+    except (ValueError, TypeError):
+        raise Refusal("plan-settings", "hicache-size and hicache-ratio must be numbers") from None
+    return host_tier(model, settings, size_gb=size, ratio=ratio)
+
+
+def _share(heads: int, ranks: int) -> int:
+    return max(1, heads // ranks) if heads and ranks > 0 else heads
 
 
 def read_config(path: Path) -> dict[str, Any]:

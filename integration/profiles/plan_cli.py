@@ -9,11 +9,16 @@ import typer
 from rich.table import Table
 
 from sm120.integration.console import make_console
-from sm120.integration.refusal import Refusal
+from sm120.integration.planner import SlotReport
+from sm120.integration.planner.resident import later
+from sm120.integration.planner.weights import Weights
 
-from .capacity import GIB, budget_left, capacity, number, parse_bytes, read_config
+from .capacity import GIB, Capacity, capacity, number, parse_bytes, read_config
+from .host_memory import host_need
+from .placement import Budget, budget, checkpoint_weights, told
 from .profile import Profile, load_profile
 from .published_tokens import CARD, MIB, PAIRS, free_before_loading, ledger, missing_fraction, planned_here, predicted
+from .slot_trade import slot_trade
 
 console = make_console()
 
@@ -23,69 +28,115 @@ def register(app: typer.Typer) -> None:
     app.command("plan")(plan_command)
 
 
-# Upstream keeps at least 10 GiB of a card of this size to itself unless it is told how much is static.
-ASSUMED_FRACTION = 0.9
-
-
 def plan_command(
     profile: Annotated[str, typer.Argument(help="a profile's name")] = "flash-next",
     gpu_mem: Annotated[str, typer.Option(help="memory of the GPU, free before loading")] = "96600MiB",
     weights: Annotated[
-        str | None, typer.Option(help="bytes of all weights; else the size of paths.model, draft")
+        str | None, typer.Option(help="bytes of weights on the GPU; else read from the headers of paths.model, draft")
     ] = None,
-    static_fraction: Annotated[
-        float | None, typer.Option(help="--mem-fraction-static; the profile's, else 0.9")
-    ] = None,
+    static_fraction: Annotated[float | None, typer.Option(help="--mem-fraction-static; else the profile's")] = None,
     other: Annotated[str | None, typer.Option(help="what else stays on the GPU")] = None,
     model: Annotated[Path | None, typer.Option(help="config.json, or the folder with it")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, as for serve")] = None,
     published: Annotated[bool, typer.Option("--published", help="hold the planner against published counts")] = False,
 ) -> None:
-    """Show what fits: pools, tokens, slots and the host tier."""
+    """Show what fits: pools, tokens, slots and the host tier. Exit 1 when not one request of full length does."""
     if published:
         _published()
         return
     wanted = load_profile(profile, settings)
     config = read_config(model) if model else None
-    said = static_fraction if static_fraction is not None else wanted.argument("mem-fraction-static")
-    try:
-        fraction = ASSUMED_FRACTION if said is None else float(said)
-    except (ValueError, TypeError):
-        raise Refusal("plan-settings", f"mem-fraction-static is {said!r}, must be a number in (0, 1]") from None
     context = number(wanted, "context-length", 0)
-    loaded = parse_bytes(weights) if weights else _weights(wanted)
-    budget = budget_left(parse_bytes(gpu_mem), loaded, fraction, parse_bytes(other) if other else 0)
-    found = capacity(wanted, budget, config)
-    table = Table("pool", "GiB", "how", title=f"{wanted.name}: {budget / GIB:.2f} GiB for pools", title_justify="left")
-    for pool in found.pools:
-        table.add_row(pool.name, f"{pool.bytes / GIB:,.3f}", pool.formula)
-    table.add_row("left over", f"{found.left / GIB:,.3f}", "less than one page, and rounding")
-    console.print(table)
-    slots = found.slots
-    if said is None:
-        console.print(
-            f"static fraction: {ASSUMED_FRACTION} is assumed; unset, the server makes its own. "
-            "--static-fraction here and --set mem-fraction-static=… at the start make it one"
-        )
-    console.print(f"tokens: {found.tokens:,} at {found.bytes_per_token:,} B each")
-    if found.tokens < context:
-        console.print(f"a request of {context:,} tokens, the profile's context-length, does not fit")
-    console.print(
-        f"slots: {slots.slots}, {slots.reserved_per_request} reserved per request → {slots.cap} requests, "
-        f"{slots.idle} left for prefixes"
+    loaded = None if weights else checkpoint_weights(wanted)
+    on_gpu = parse_bytes(weights) if weights else _on_gpu(loaded)
+    plan = budget(
+        wanted, parse_bytes(gpu_mem), on_gpu, fraction=static_fraction, other=parse_bytes(other) if other else 0
     )
-    if found.host_tokens:
-        console.print(f"host tier: at most {found.host_tokens:,} tokens, less what recurrent states take of it")
+    found = capacity(wanted, plan.bytes, config)
+    _show_budget(plan, loaded)
+    _show_pools(wanted.name, found)
+    console.print(f"tokens: {found.tokens:,} at {found.bytes_per_token:,} B each")
+    if plan.short > 0:
+        console.print(
+            f"[bold]tight[/bold]: {plan.not_static / GIB:.2f} GiB are not static; {told(later())} GiB come after the pools"
+        )
+    _show_slots(found.slots)
+    for line in slot_trade(wanted, plan.bytes, config):
+        console.print(line)
+    if found.host:
+        _show_host(found, number(wanted, "mamba-max-states-per-path", 1))
+    need = host_need(wanted, loaded, found)
+    console.print(f"host memory: {need.bytes / 1e9:.1f} GB ({need.told()})")
+    if found.tokens < context:
+        console.print(
+            f"[bold]DOES NOT FIT[/bold]: a request of {context:,} tokens, the profile's context-length, needs "
+            f"{context - found.tokens:,} tokens more than the pool has"
+        )
+        raise typer.Exit(1)
+
+
+def _on_gpu(loaded: Weights | None) -> int:
+    assert loaded is not None
+    return loaded.on_gpu
 
 
 def _weights(profile: Profile) -> int:
-    paths = [path for path in (profile.paths.model, profile.paths.draft if profile.needs.draft else None) if path]
-    size = sum(shard.stat().st_size for path in paths for shard in Path(path).glob("*.safetensors"))
-    if not size:
-        raise Refusal(
-            "plan-weights", "no weights to take off the memory", fix="--weights 40GiB, or --set paths.model=FOLDER"
+    """Bytes of a profile's checkpoints that lie on the GPU."""
+    return checkpoint_weights(profile).on_gpu
+
+
+def _show_budget(plan: Budget, loaded: Weights | None) -> None:
+    table = Table("GPU memory", "GiB", "from", title_justify="left")
+    table.columns[1].justify = "right"
+    table.add_row("free before loading", f"{plan.gpu_bytes / GIB:.2f}", "--gpu-mem")
+    table.add_row("not static", f"-{plan.not_static / GIB:.2f}", f"mem-fraction-static {plan.fraction:g}")
+    if loaded is None:
+        table.add_row("weights", f"-{plan.weights / GIB:.2f}", "--weights")
+    else:
+        table.add_row("weights of the target", f"-{loaded.gpu / GIB:.2f}", "headers of its shards")
+        if loaded.draft:
+            table.add_row("weights of the draft", f"-{loaded.draft / GIB:.2f}", "headers of its shards")
+    for part in plan.parts:
+        table.add_row(part.name, f"-{part.bytes / GIB:.2f}", part.source)
+    table.add_row("for pools", f"{plan.bytes / GIB:.2f}", "")
+    console.print(table)
+    if loaded and (loaded.host or loaded.disk or loaded.skipped):
+        where = {"on the host": loaded.host, "on a disk": loaded.disk, "not loaded": loaded.skipped}
+        console.print(
+            "not on the GPU: " + ", ".join(f"{size / GIB:.2f} GiB {name}" for name, size in where.items() if size)
         )
-    return size
+
+
+def _show_pools(name: str, found: Capacity) -> None:
+    table = Table("pool", "GiB", "how", title=f"{name}: {found.budget / GIB:.2f} GiB for pools", title_justify="left")
+    for pool in found.pools:
+        table.add_row(pool.name, f"{pool.bytes / GIB:,.3f}", pool.formula)
+    table.add_row("left over", f"{found.left / GIB:,.3f}", "less than one page, and rounding")
+    table.add_row("uncharged", f"{found.uncharged / GIB:,.3f}", "side states and padding: out of what is not static")
+    console.print(table)
+
+
+def _show_slots(slots: SlotReport) -> None:
+    console.print(
+        f"slots: {slots.slots}; each request takes {slots.reserved_per_request} to be admitted → {slots.cap} requests; "
+        f"running they hold {slots.held_per_request} each, together {slots.held}; {slots.idle} are left for prefixes"
+    )
+
+
+def _show_host(found: Capacity, per_path: int) -> None:
+    host = found.host
+    assert host is not None
+    draft = f"; the draft {host.draft_bytes / 1e9:.1f} GB on top" if host.draft_bytes else ""
+    console.print(
+        f"host tier: {host.tokens:,} tokens ({host.kv_bytes / 1e9:.1f} GB) and {host.states:,} states "
+        f"({host.state_bytes / 1e9:.1f} GB){draft}"
+        + (f"; without states it would be at most {found.host_tokens:,} tokens" if found.host_tokens else "")
+    )
+    shortest = host.tokens_per_state * per_path
+    console.print(
+        f"a prefix comes back only with a state: states, not tokens, limit restores where prefixes are shorter than "
+        f"{shortest:,} tokens" + (f" ({per_path} states each)" if per_path > 1 else "")
+    )
 
 
 def _published() -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from sm120.integration.planner.settings import linear_shape
 
-from .capacity import budget_of, capacity, geometry, settings_of, token_bytes
+from .capacity import capacity, charged_of, geometry, settings_of, token_bytes
 from .profile import load_profile
 
 MIB = 1 << 20
@@ -130,4 +130,6 @@ def planned_here() -> int:
     """Flash-Next's second count as this runtime gives it: its estimator frees what mode none does not keep by itself."""
     pair = PAIRS[0]
     full, none = (load_profile(pair.profile, list(start.settings)) for start in (pair.before, pair.after))
-    return capacity(none, budget_of(geometry(full), settings_of(full, kv_tokens=pair.before.tokens))).tokens
+    model, kept = geometry(full), settings_of(full, kv_tokens=pair.before.tokens)
+    budget = charged_of(model, kept) + pair.before.tokens * token_bytes(model, kept)
+    return capacity(none, budget).tokens

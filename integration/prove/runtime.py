@@ -1,11 +1,14 @@
 """The Python that serves, and the environment in which everything that imports sglang runs."""
 
+import json
 import os
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from sm120.integration.caches import library_caches
 
 PROOF_LAYER = Path(__file__).resolve().parents[1] / "proof"
 
@@ -75,18 +78,27 @@ class Runtime:
 
         `hooks` are extra hook files for the proof layer (deliberate faults); they join those of PROOF_EXTRA.
         """
-        environment = dict(os.environ)
+        environment = dict(os.environ) | library_caches(self.folder.resolve().parents[1] / "cache")
         # Three processes import 6,000 modules at every start; without cached bytecode that alone takes half a minute.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         if self.extra_paths:
             # Unpacked trees stay as they were unpacked.
             environment["PYTHONPYCACHEPREFIX"] = str(Path(tempfile.gettempdir(), f"sm120-bytecode-{os.getuid()}"))
         environment.update(CPU_ENVIRONMENT)
+        environment["PATH"] = os.pathsep.join([*map(str, self._tools()), os.environ.get("PATH", os.defpath)])
         environment["PYTHONPATH"] = os.pathsep.join(map(str, (PROOF_LAYER, *self.extra_paths)))
         inherited = [path for path in environment.get("PROOF_EXTRA", "").split(os.pathsep) if path]
         environment["PROOF_EXTRA"] = os.pathsep.join([*inherited, *(str(hook.absolute()) for hook in hooks)])
         environment.update(extra or {})
         return environment
+
+    def _tools(self) -> list[Path]:
+        """What `bin/serve` puts on PATH, too: SGLang compiles its page hashes with the layer's ninja."""
+        try:
+            deps = json.loads((self.folder / "runtime.json").read_text())["deps"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return [self.folder / "bin"]
+        return [self.folder / "bin", self.folder.resolve().parents[1] / "deps" / deps / "bin"]
 
     def run_script(self, script: Path, *arguments: str, timeout: float = 300) -> None:
         """Run one of our scripts with the runtime's Python; raise ScriptFailed with its output if it fails or hangs."""

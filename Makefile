@@ -48,7 +48,7 @@ test-long: test
 lint: build/dev/.tested
 	build/dev/bin/ruff check .
 	build/dev/bin/ruff format --check .
-	build/dev/bin/mypy integration --exclude integration/proof
+	build/dev/bin/mypy integration --exclude integration/prove/cpu_layer
 	build/dev/bin/mypy kernels --exclude /tests/
 
 # The tool's environment; the editable install also builds the kernels' host modules.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sm120.integration.caches import library_caches
+from sm120.integration.common.caches import library_caches
 
 ROOT = Path(__file__).parent
 
@@ -47,9 +47,9 @@ def find_runtime() -> None:
     for name in ("SM120_SGLANG", "SM120_FLASHINFER"):
         os.environ.setdefault(name, str(site_packages(Path(runtime))))
 
-    from sm120.integration.checkout import Checkout
-    from sm120.integration.refusal import Refusal
-    from sm120.integration.runtime import link_test_layer
+    from sm120.integration.build.runtime import link_test_layer
+    from sm120.integration.common.checkout import Checkout
+    from sm120.integration.common.refusal import Refusal
 
     try:
         link_test_layer(Checkout(ROOT))

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import unidiff
 
-from sm120.integration.checkout import Checkout
+from sm120.integration.common.checkout import Checkout
 from sm120.integration.upstream.hunks import without_hunk
 from sm120.integration.upstream.ladder import STATES, Change, TextVerdict, climb, decide
 from sm120.integration.upstream.merge import merge_file

@@ -13,15 +13,15 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from sm120.integration import git_environment
-from sm120.integration.checkout import Checkout
-from sm120.integration.identity import Recipe
-from sm120.integration.overlay import OverlayFile, load_overlay
-from sm120.integration.patch_file import Patch
-from sm120.integration.pin import Pin
-from sm120.integration.probes import probe_modules
-from sm120.integration.refusal import Refusal
-from sm120.integration.tree import copy_touched
+from sm120.integration.build.identity import Recipe
+from sm120.integration.build.tree import copy_touched
+from sm120.integration.common import git as git_environment
+from sm120.integration.common.checkout import Checkout
+from sm120.integration.common.refusal import Refusal
+from sm120.integration.series.overlay import OverlayFile, load_overlay
+from sm120.integration.series.patch_file import Patch
+from sm120.integration.series.pin import Pin
+from sm120.integration.series.probes import probe_modules
 from sm120.integration.upstream.closure import Closure
 from sm120.integration.upstream.style import styled
 

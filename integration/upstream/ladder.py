@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sm120.integration.apply import applies_with_drift, apply_mode
+from sm120.integration.series.apply import applies_with_drift, apply_mode
 from sm120.integration.upstream.hunks import Hunk, distinctive, hunk_states
 from sm120.integration.upstream.merge import merge_file
 from sm120.integration.upstream.releases import write_files

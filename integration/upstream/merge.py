@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from sm120.integration import git_environment
+from sm120.integration.common import git as git_environment
 
 
 def merge_file(

@@ -6,8 +6,8 @@ import subprocess
 
 from ruff import find_ruff_bin
 
-from sm120.integration.pin import PythonStyle
-from sm120.integration.refusal import Refusal
+from sm120.integration.common.refusal import Refusal
+from sm120.integration.series.pin import PythonStyle
 
 
 def styled(text: str, style: PythonStyle | None, path: str) -> str:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from sm120.integration.checkout import find_checkout
+from sm120.integration.common.checkout import find_checkout
 
 # What nvcc runs or reads, and what a JIT module links.
 TOOLKIT = (

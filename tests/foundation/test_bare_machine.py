@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sm120.integration import runtime
-from sm120.integration.refusal import Refusal
+from sm120.integration.build import runtime
+from sm120.integration.common.refusal import Refusal
 
 
 def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, code: int) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sm120.integration.caches import library_caches
-from sm120.integration.checkout import Checkout
+from sm120.integration.common.caches import library_caches
+from sm120.integration.common.checkout import Checkout
 
 
 @pytest.fixture

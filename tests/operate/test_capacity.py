@@ -8,18 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from sm120.integration.cli import app
-from sm120.integration.planner import plan
-from sm120.integration.profiles import load_profile
-from sm120.integration.profiles.capacity import (
-    GIB,
-    budget_left,
-    capacity,
-    geometry,
-    parse_bytes,
-    read_config,
-    settings_of,
-)
-from sm120.integration.profiles.published_tokens import (
+from sm120.integration.common.refusal import Refusal
+from sm120.integration.serve.capacity import GIB, budget_left, capacity, geometry, parse_bytes, read_config, settings_of
+from sm120.integration.serve.planner import plan
+from sm120.integration.serve.profile import load_profile
+from sm120.integration.serve.published_tokens import (
     CARD,
     MIB,
     PAIRS,
@@ -29,8 +22,7 @@ from sm120.integration.profiles.published_tokens import (
     planned_here,
     predicted,
 )
-from sm120.integration.profiles.slot_trade import proposed_slots, slot_trade
-from sm120.integration.refusal import Refusal
+from sm120.integration.serve.slot_trade import proposed_slots, slot_trade
 
 
 @pytest.fixture(autouse=True)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from sm120.integration.planner.weights import Loading, Tensor, Weights, place_of, weights_of
-from sm120.integration.profiles import load_profile
-from sm120.integration.profiles.capacity import GIB, capacity
-from sm120.integration.profiles.host_memory import host_need
-from sm120.integration.profiles.placement import budget, checkpoint_weights
-from sm120.integration.profiles.published_tokens import MIB
-from sm120.integration.refusal import Refusal
+from sm120.integration.common.refusal import Refusal
+from sm120.integration.serve.capacity import GIB, capacity
+from sm120.integration.serve.host_memory import host_need
+from sm120.integration.serve.placement import budget, checkpoint_weights
+from sm120.integration.serve.planner.weights import Loading, Tensor, Weights, place_of, weights_of
+from sm120.integration.serve.profile import load_profile
+from sm120.integration.serve.published_tokens import MIB
 
 _SPEC = importlib.util.spec_from_file_location("checkpoint_folders", Path(__file__).with_name("checkpoint_folders.py"))
 folders = importlib.util.module_from_spec(_SPEC)

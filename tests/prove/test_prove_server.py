@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sm120.integration.prove.runtime import Runtime
+from sm120.integration.build.installed_runtime import Runtime
 from sm120.integration.prove.server import Server, ServerFailed, command_line, free_port
 
 ANSWERING = """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sm120.integration.checkout import find_checkout
+from sm120.integration.common.checkout import find_checkout
 
 SCHEMAS = find_checkout().root / "kernels" / "mrope" / "tests" / "torchvision_schemas.py"
 DEFINE = """

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from ruff import find_ruff_bin
 
-from sm120.integration.identity import load_recipe
-from sm120.integration.pin import Pin
-from sm120.integration.runtime import pristine_of
+from sm120.integration.build.identity import load_recipe
+from sm120.integration.build.runtime import pristine_of
+from sm120.integration.series.pin import Pin
 from sm120.integration.upstream.closure import closure_tree, find_closure, undeclared
 from sm120.integration.upstream.export import export_mbox, release_clone, upstream_tests
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sm120.integration.checkout import find_checkout
-from sm120.integration.nixl_check.matrix import QUEUES, run_matrix
-from sm120.integration.persistence.bench import SHORT_SIZES, run_bench
-from sm120.integration.persistence.faults import NEED_CHECKSUM, failures, run_faults
+from sm120.integration.common.checkout import find_checkout
+from sm120.integration.prove.nixl_check.nixl_matrix import QUEUES, run_matrix
+from sm120.integration.prove.persistence.faults import NEED_CHECKSUM, failures, run_faults
+from sm120.integration.prove.persistence.storage_bench import SHORT_SIZES, run_bench
 from sm120.integration.upstream.releases import load_releases, release_tree
 
 pytestmark = [pytest.mark.served, pytest.mark.slow, pytest.mark.timeout(900)]

@@ -7,13 +7,13 @@ import json
 
 import pytest
 
-from sm120.integration.patch_table import patch_table, project_readme
-from sm120.integration.probes import ProbeResult
-from sm120.integration.refusal import Refusal
-from sm120.integration.series import load_series
+from sm120.integration.common.refusal import Refusal
+from sm120.integration.series.probes import ProbeResult
+from sm120.integration.series.series import load_series
 from sm120.integration.upstream import matrix
 from sm120.integration.upstream.matrix import Cell, make_matrix, probe_rung, record_matrix
-from sm120.integration.upstream.record import load_record, record_path
+from sm120.integration.upstream.patch_table import patch_table, project_readme
+from sm120.integration.upstream.recorded_matrix import load_record, record_path
 
 from .conftest import foundation
 from .test_bump import list_release

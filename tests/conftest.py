@@ -10,6 +10,8 @@ import pytest
 # Tests that read the unpacked releases or run the installed runtime; and the fixtures that build a small checkout.
 NEED_A_RUNTIME = ("differential", "runtime", "series", "served", "upstream_probes")
 MAKE_A_CHECKOUT = ("mini", "built", "queue")
+# Groups that keep one worker for minutes: begun last, they would leave the other one with nothing to do.
+FIRST = ("served", "probes", "in_runtime", "upstream-probes", "xqa_launcher", "mrope_binding", "qsa_codegen")
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups, and before -m chooses
@@ -25,6 +27,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         )
         if set(below) & set(NEED_A_RUNTIME) or set(getattr(item, "fixturenames", ())) & set(MAKE_A_CHECKOUT):
             item.add_marker(pytest.mark.runtime)
+    items.sort(key=turn)
+
+
+def turn(item: pytest.Item) -> int:
+    """When it is a test's turn: the long groups first, all others in the order in which they were collected."""
+    marker = item.get_closest_marker("xdist_group")
+    return FIRST.index(marker.args[0]) if marker is not None and marker.args[0] in FIRST else len(FIRST)
 
 
 def make_toolkit(home: Path, compiler: str = "13.0", headers: str | None = None, without: tuple[str, ...] = ()) -> Path:

@@ -44,7 +44,7 @@ def simulated_device(host_modules: dict[str, object], monkeypatch: pytest.Monkey
     from sm120.kernels._lib.shipped_entry import simulated_jit
     from sm120.kernels._lib.simulated_device import simulated_device as simulate
 
-    monkeypatch.setattr(cold_timing, "measure", functools.partial(cold_timing.measure, warm_up=1, rounds=2))
+    monkeypatch.setattr(cold_timing, "measure", functools.partial(cold_timing.measure, warm_up=0, rounds=1))
     with simulated_jit(host_modules), simulate():
         yield
 

@@ -70,9 +70,6 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "watch": Entry("upstream.version_commands:watch_command", "Look for new releases, and try the series on them."),
         "detector": Entry("upstream.version_commands:detector_command", "How often is the matrix right?"),
     },
-    "": {  # not shown
-        "link-test-layer": Entry("prove.runtime_commands:link_test_layer_command", "Let the tests import torch."),
-    },
 }
 
 
@@ -82,7 +79,7 @@ class CommandTable(TyperGroup):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.commands = {
-            name: TyperCommand(name, help=entry.says, rich_help_panel=title, hidden=not title)
+            name: TyperCommand(name, help=entry.says, rich_help_panel=title)
             for title, group in COMMANDS.items()
             for name, entry in group.items()
         }

@@ -24,7 +24,7 @@ for name in ("CI", "BUILD_NUMBER"):
 
 
 def find_tools() -> None:
-    """Put what the tests' environment brings on PATH behind what the machine has: cmake, ninja, and nvcc if it has none.
+    """Put what the tests' environment brings on PATH behind what the machine has: ninja, and nvcc if it has none.
 
     `make test` installs them; a test that looks for a program need not know where it came from.
     """

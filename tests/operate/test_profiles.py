@@ -197,6 +197,12 @@ def test_capability_is_exact():
     assert capability_check(second, [GPUS["sm120"]]).ok is False
 
 
+@pytest.fixture(autouse=True)
+def cuda_home(tmp_path_factory, monkeypatch, toolkit):
+    """A CUDA toolkit that fits, whatever this machine has."""
+    monkeypatch.setenv("CUDA_HOME", str(toolkit(tmp_path_factory.mktemp("cuda"))))
+
+
 def complete(tmp_path: Path) -> dict[str, object]:
     """A machine on which flash-next may start."""
     runtime, model = tmp_path / "runtime", tmp_path / "model"

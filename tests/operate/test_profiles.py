@@ -366,7 +366,9 @@ def nvidia_smi(folder: Path, monkeypatch, *gpus: Gpu) -> None:
     ]
     tool = folder / "nvidia-smi"
     tool.write_text(
-        f"#!{sys.executable}\nimport sys\n"
+        # As pip writes it: no kernel reads a #! line with a space in its path. sh runs the second line, Python skips it.
+        f"#!/bin/sh\n''''exec '{sys.executable}' \"$0\" \"$@\" # '''\n"
+        "import sys\n"
         "names = next(word for word in sys.argv if word.startswith('--query-gpu=')).split('=')[1].split(',')\n"
         f"for row in {answers!r}:\n    print(', '.join(row.get(name, '7') for name in names))\n"
     )

@@ -23,6 +23,7 @@ from sm120.integration.probes import probe_modules
 from sm120.integration.refusal import Refusal
 from sm120.integration.tree import copy_touched
 from sm120.integration.upstream.closure import Closure
+from sm120.integration.upstream.shared_modules import from_package
 from sm120.integration.upstream.style import styled
 
 
@@ -152,13 +153,17 @@ def upstream_diff(pin: Pin, patch: Patch) -> str:
 def upstream_tests(checkout: Checkout, pin: Pin, patch: Patch) -> list[tuple[str, str]]:
     """(path, text) of the patch's probe in upstream's own harness, then of the modules beside it that it imports."""
     path = checkout.root / patch.fields["Probe"]
-    text = path.read_text()
     folder = pin.test_folder_for({file.path: file.added + file.removed for file in patch.files})
+    shared = probe_modules(checkout, patch)[1:]
+    names = [one.stem for one in shared]
+    text = from_package(path.read_text(), names, pin.test_modules)
     registered = _after_imports(text, pin.test_registration) if pin.test_registration else text
     if pin.test_footer and "__main__" not in registered:
         registered = f"{registered.rstrip()}\n\n\n{pin.test_footer.strip()}\n"
-    texts = {path.name: registered} | {one.name: one.read_text() for one in probe_modules(checkout, patch)[1:]}
-    return [(f"{folder}/{name}", _as_upstream(pin, f"{folder}/{name}", text)) for name, text in texts.items()]
+    beside = pin.test_modules.folder if pin.test_modules else folder
+    texts = {f"{folder}/{path.name}": registered}
+    texts |= {f"{beside}/{one.name}": from_package(one.read_text(), names, pin.test_modules) for one in shared}
+    return [(target, _as_upstream(pin, target, text)) for target, text in texts.items()]
 
 
 def added_files(checkout: Checkout, recipe: Recipe, closure: Closure) -> list[str]:

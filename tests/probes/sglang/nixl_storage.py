@@ -5,12 +5,16 @@ Everything is upstream's own: MambaPoolHost, MHATokenToKVPoolHost and HiCacheNix
 
 from pathlib import Path
 
+import pytest
 import torch
 from sglang.srt.mem_cache.device_pool_info import KVBufferLayout, KVBuffers, MambaStateBufferInfo, MHABufferInfo
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig, PoolName, PoolTransfer
 from sglang.srt.mem_cache.pool_host.mamba import MambaPoolHost
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
-from sglang.srt.mem_cache.storage.nixl.hicache_nixl import HiCacheNixl
+
+pytest.importorskip("nixl._api", reason="NIXL is not installed")
+
+from sglang.srt.mem_cache.storage.nixl import hicache_nixl
 
 PAGE_SIZE = 4
 
@@ -72,7 +76,7 @@ def storage(folder: Path, monkeypatch, *, kv=None, mamba=None, direct: bool = Tr
         "l3_cleaner_enabled": False,
         **config,
     }
-    store = HiCacheNixl(
+    store = hicache_nixl.HiCacheNixl(
         HiCacheStorageConfig(
             tp_rank=0,
             tp_size=1,

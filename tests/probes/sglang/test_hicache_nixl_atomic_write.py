@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -163,3 +164,29 @@ def test_any_spelling_of_the_folder(tmp_path, monkeypatch, spelling):
     assert len(stored_files(tmp_path)) == 6
     store.close()
     assert not list((tmp_path / ".staging").iterdir())
+
+
+def test_a_folder_that_cannot_be_made_leaves_no_descriptor_open(tmp_path, monkeypatch):
+    """The descriptor holds the lock of the staging root: left open, it would keep every later process from cleaning."""
+    opened = []
+    try:
+        from sglang.srt.mem_cache.storage.nixl import nixl_staging
+    except ImportError:
+        pytest.fail("pages are not written aside")
+    lock = nixl_staging._lock_dir
+
+    def recorded(*arguments, **options):
+        opened.append(lock(*arguments, **options))
+        return opened[-1]
+
+    def refuse(path, *_):
+        raise OSError(28, "No space left on device", path)
+
+    monkeypatch.setattr(nixl_staging, "_lock_dir", recorded)
+    monkeypatch.setattr(nixl_staging.os, "mkdir", refuse)
+    files = types.SimpleNamespace(iter_all_base_dirs=lambda: [str(tmp_path)])
+    with pytest.raises(OSError, match="No space"):
+        nixl_staging.NixlStagingArea(files)
+    for descriptor in opened:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)

@@ -38,7 +38,7 @@ function(sm120_add_kernel name)
     set_target_properties(${name}_host PROPERTIES OUTPUT_NAME _host CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON
                           LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/${name})
     # the same rules as kernels/_lib/host_library.py: the shim first, no contraction, no symbol shared between modules
-    target_compile_options(${name}_host PRIVATE "SHELL:-include ${shim}" -O2 -ffp-contract=off -fno-gnu-unique)
+    target_compile_options(${name}_host PRIVATE "SHELL:-include \"${shim}\"" -O2 -ffp-contract=off -fno-gnu-unique)
     target_include_directories(${name}_host PRIVATE ${folder})
     install(TARGETS ${name}_host LIBRARY DESTINATION sm120/kernels/${name})
   endif()

@@ -15,16 +15,16 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from sm120.integration.bench import app as bench_app
-from sm120.integration.checkout import find_checkout
-from sm120.integration.console import make_console
-from sm120.integration.namespace.cli import app as namespace_app
-from sm120.integration.nixl_check.cli import app as nixl_check_app
+from sm120.integration.build.bench_commands import app as bench_app
+from sm120.integration.common.checkout import find_checkout
+from sm120.integration.common.console import make_console, working
+from sm120.integration.common.refusal import Refusal, there_are
 from sm120.integration.operate_cli import register as register_operate
-from sm120.integration.persistence.cli import faults_command, prove_persistence_command
-from sm120.integration.prove.cli import prove_command
-from sm120.integration.refusal import Refusal
-from sm120.integration.upstream.cli import register as register_upstream
+from sm120.integration.prove.nixl_check.nixl_commands import app as nixl_check_app
+from sm120.integration.prove.persistence.persistence_commands import faults_command, prove_persistence_command
+from sm120.integration.prove.prove_commands import prove_command
+from sm120.integration.serve.namespace.namespace_commands import app as namespace_app
+from sm120.integration.upstream.patch_commands import register as register_upstream
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 series_app = typer.Typer(no_args_is_help=True, help="Look at, check, rewrite and edit a patch series.")
@@ -73,10 +73,10 @@ def runtime(
     prove: Annotated[bool, typer.Option(help="serve tiny models with it before it takes its place")] = False,
 ) -> None:
     """Build the patched runtime in build/runtime."""
-    from sm120.integration.prove.prove import prove as serve_and_compare
-    from sm120.integration.prove.runtime import ScriptFailed, UnusableFolder
+    from sm120.integration.build.installed_runtime import ScriptFailed, UnusableFolder
+    from sm120.integration.build.runtime import build_runtime
+    from sm120.integration.prove.served_proof import prove as serve_and_compare
     from sm120.integration.prove.server import ServerFailed
-    from sm120.integration.runtime import build_runtime
 
     started = time.monotonic()
     checkout = find_checkout()
@@ -99,7 +99,7 @@ def runtime(
 @app.command()
 def doctor(json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
     """Say what this machine is, what the runtime contains, and what is missing for SM120. Exit 1 on drift."""
-    from sm120.integration.doctor import diagnose, exit_code
+    from sm120.integration.build.doctor import diagnose, exit_code
 
     found = diagnose(find_checkout())
     if json:
@@ -125,7 +125,7 @@ def doctor(json: Annotated[bool, typer.Option("--json", help="print JSON")] = Fa
 @series_app.command("lint")
 def series_lint(project: Project = None) -> None:
     """Check pins, headers, diffs, kernel manifests and the age of statuses without an upstream tree."""
-    from sm120.integration.identity import load_recipe
+    from sm120.integration.build.identity import load_recipe
     from sm120.integration.upstream.status import statuses
 
     checkout = find_checkout()
@@ -145,9 +145,9 @@ def series_refresh(
     project: Project = None, check: Annotated[bool, typer.Option(help="change nothing; exit 1 if it would")] = False
 ) -> None:
     """Rewrite patches in canonical form on the pinned tree; drifted lines are followed, fuzz is refused."""
-    from sm120.integration import canonical
-    from sm120.integration.identity import load_recipe
-    from sm120.integration.runtime import pristine_of
+    from sm120.integration.build.identity import load_recipe
+    from sm120.integration.build.runtime import pristine_of
+    from sm120.integration.series import canonical
 
     checkout = find_checkout()
     stale = []
@@ -167,8 +167,8 @@ def series_refresh(
 @series_app.command("apply")
 def series_apply(project: str, folder: Path) -> None:
     """Place the overlay and apply the series in FOLDER (an unpacked wheel of the pin), all of it or nothing."""
-    from sm120.integration.identity import load_recipe
-    from sm120.integration.tree import apply_in_place
+    from sm120.integration.build.identity import load_recipe
+    from sm120.integration.build.tree import apply_in_place
 
     recipe = load_recipe(find_checkout(), project)
     apply_in_place(folder, recipe.series, recipe.overlay)
@@ -178,8 +178,8 @@ def series_apply(project: str, folder: Path) -> None:
 @series_app.command("quilt")
 def series_quilt(project: str, folder: Path) -> None:
     """Write FOLDER as quilt's patches/ folder, the overlay as a generated first patch."""
-    from sm120.integration.identity import load_recipe
-    from sm120.integration.quilt import export_quilt
+    from sm120.integration.build.identity import load_recipe
+    from sm120.integration.series.quilt import export_quilt
 
     if folder.exists():
         raise Refusal("quilt-exists", "is there already", path=folder, fix="name a new folder")
@@ -190,8 +190,8 @@ def series_quilt(project: str, folder: Path) -> None:
 @series_app.command("edit")
 def series_edit(project: str, folder: Path) -> None:
     """Make FOLDER a git repository with one commit per patch, to work on with git."""
-    from sm120.integration.identity import load_recipe
-    from sm120.integration.workspace import edit
+    from sm120.integration.build.identity import load_recipe
+    from sm120.integration.series.workspace import edit
 
     checkout = find_checkout()
     count = edit(checkout, load_recipe(checkout, project), folder)
@@ -201,7 +201,7 @@ def series_edit(project: str, folder: Path) -> None:
 @series_app.command("save")
 def series_save(project: str, folder: Path) -> None:
     """Write the commits of FOLDER back as the series of PROJECT, in canonical form."""
-    from sm120.integration.workspace import save
+    from sm120.integration.series.workspace import save
 
     checkout = find_checkout()
     saved = save(checkout, project, folder)
@@ -224,25 +224,28 @@ def probe(
     slug: Annotated[str, typer.Argument(help="a patch; or a project for all of its patches")],
 ) -> None:
     """Run a patch's probe on the pristine and on the patched tree. Exit 1 unless it is red there and green here."""
-    from sm120.integration.identity import load_recipe
-    from sm120.integration.probes import run_probes
-    from sm120.integration.runtime import pristine_of
-    from sm120.integration.tree import patched_tree
+    from sm120.integration.build.identity import load_recipe
+    from sm120.integration.build.runtime import pristine_of
+    from sm120.integration.build.tree import patched_tree
+    from sm120.integration.series.probes import run_probes
 
     checkout = find_checkout()
     recipes = [load_recipe(checkout, name) for name in checkout.projects()]
     named = [(recipe, [p for p in recipe.series.patches if slug in (p.project, p.slug)]) for recipe in recipes]
     if slug not in checkout.projects() and not any(patches for _, patches in named):
         known = [*checkout.projects(), *(patch.slug for recipe in recipes for patch in recipe.series.patches)]
-        raise Refusal("unknown-slug", f"no patch or project is called {slug!r}; there are: {', '.join(known)}")
+        raise Refusal("unknown-slug", f"no patch or project is called {slug!r}{there_are(slug, known)}")
     bad = 0
     for recipe, patches in named:
         if not patches:
             continue
         pristine = pristine_of(checkout, recipe)
         patched = patched_tree(pristine, recipe.series, recipe.overlay, checkout.build / "trees" / recipe.name)
-        before = run_probes(checkout, patches, pristine)
-        after = run_probes(checkout, patches, patched)
+        count = f"{len(patches)} probes" if len(patches) > 1 else "the probe"
+        with working(f"{count} on the release {recipe.series.project} {recipe.series.pin.version}"):
+            before = run_probes(checkout, patches, pristine)
+        with working(f"{count} on the patched tree"):
+            after = run_probes(checkout, patches, patched)
         for patch in patches:
             red, green = before[patch.slug].red, after[patch.slug].green
             bad += not (red and green)
@@ -258,7 +261,7 @@ def probe(
 @app.command(hidden=True)
 def link_test_layer() -> None:
     """Make torch and the rest of the runtime's dependency layer importable for the tests."""
-    from sm120.integration.runtime import link_test_layer as link
+    from sm120.integration.build.runtime import link_test_layer as link
 
     link(find_checkout())
 
@@ -266,7 +269,7 @@ def link_test_layer() -> None:
 @app.command()
 def readme(check: Annotated[bool, typer.Option(help="change nothing; exit 1 if it would")] = False) -> None:
     """Write the patch tables of README.md and patches/PROJECT/README.md from the series and the recorded matrix."""
-    from sm120.integration.patch_table import project_readme, replace_table
+    from sm120.integration.upstream.patch_table import project_readme, replace_table
 
     checkout = find_checkout()
     path = checkout.root / "README.md"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import typer
 
-from sm120.integration.metrics.serve import register as register_metrics
-from sm120.integration.profiles.cli import register as register_profiles
-from sm120.integration.profiles.plan_cli import register as register_plan
-from sm120.integration.qualify.cli import register as register_qualify
-from sm120.integration.results.cli import register as register_results
-from sm120.integration.startup.cli import register as register_startup
+from sm120.integration.measure.qualify_commands import register as register_qualify
+from sm120.integration.measure.results_commands import register as register_results
+from sm120.integration.serve.metrics.metrics_page import register as register_metrics
+from sm120.integration.serve.plan_commands import register as register_plan
+from sm120.integration.serve.serve_commands import register as register_profiles
+from sm120.integration.serve.startup.startup_commands import register as register_startup
 
 
 def register(app: typer.Typer) -> None:

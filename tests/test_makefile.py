@@ -28,7 +28,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, root / name)
     (root / "build" / "dev").mkdir(parents=True)
-    for stamp in (".installed", ".tested"):
+    for stamp in (".installed", ".tested", ".toolkit"):
         (root / "build" / "dev" / stamp).touch()
     return root
 
@@ -51,6 +51,23 @@ def test_nothing_is_installed_when_nothing_changed(installed: Path) -> None:
 @pytest.mark.parametrize("source", ["pyproject.toml", "CMakeLists.txt", *COMPILED])
 def test_a_changed_source_is_compiled_before_it_is_tested(installed: Path, source: str) -> None:
     assert installs(installed, "--what-if", source) >= 2, "the install, and what the tests need on top of it"
+
+
+def narrowed(root: Path, *arguments: str, **variables: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS")} | variables
+    command = ["make", "--dry-run", *arguments, "test"]
+    return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=60).stdout
+
+
+def test_one_kernel_or_one_patch_is_tested_where_it_is_asked_for(installed: Path) -> None:
+    everything = narrowed(installed)
+    assert "--durations" in everything and "probe" not in everything
+    kernel, patch = narrowed(installed, "KERNEL=qsa"), narrowed(installed, "PATCH=some-slug")
+    assert "pytest -n 2 kernels/qsa\n" in kernel and "--durations" not in kernel
+    assert "probe some-slug\n" in patch and "closure some-slug --prove\n" in patch and "pytest" not in patch
+    assert narrowed(installed, KERNEL="qsa", PATCH="x") == everything, (
+        "a variable that happens to be set narrows nothing"
+    )
 
 
 def test_the_sources_are_found() -> None:

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from sm120.integration import cli, runtime, wheels
-from sm120.integration.apply import apply_patch
-from sm120.integration.patch_file import parse_patch
-from sm120.integration.pin import load_pin
-from sm120.integration.prove import prove
-from sm120.integration.prove.runtime import Runtime, ScriptFailed, UnusableFolder
+from sm120.integration import cli
+from sm120.integration.build import runtime, wheels
+from sm120.integration.build.installed_runtime import Runtime, ScriptFailed, UnusableFolder
+from sm120.integration.common.refusal import Refusal
+from sm120.integration.prove import served_proof as prove
 from sm120.integration.prove.server import ServerFailed
-from sm120.integration.refusal import Refusal
+from sm120.integration.series.apply import apply_patch
+from sm120.integration.series.patch_file import parse_patch
+from sm120.integration.series.pin import load_pin
 
 PLAN = ["plan", "flash-next", "--weights", "70GiB"]
 INPUTS = [

@@ -4,14 +4,14 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from . import reference
-from .models import Model
-from .prompts import prompt
-from .rows import Row, row
-from .runtime import Runtime
-from .server import Argument, Reply, Server, ServerFailed
-from .storage import Storage
-from .summary import Summary
+from sm120.integration.build.installed_runtime import Runtime
+from sm120.integration.common.storage import Storage
+from sm120.integration.prove import reference
+from sm120.integration.prove.models import Model
+from sm120.integration.prove.prompts import prompt
+from sm120.integration.prove.rows import Row, row
+from sm120.integration.prove.server import Argument, Reply, Server, ServerFailed
+from sm120.integration.prove.summary import Summary
 
 NEW_TOKENS = 16
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .runtime import Runtime
+from sm120.integration.build.installed_runtime import Runtime
 
 _SCRIPT = Path(__file__).with_name("make_model.py")
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from .server import Argument
-from .storage import Storage
+from sm120.integration.common.storage import Storage
+from sm120.integration.prove.server import Argument
 
 # What every server has: no graphs and no overlap on a CPU, and pools as small as the models.
 COMMON: dict[str, Argument] = {

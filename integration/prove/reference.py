@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .runtime import Runtime
+from sm120.integration.build.installed_runtime import Runtime
 
-_SCRIPT = Path(__file__).with_name("compare.py")
+_SCRIPT = Path(__file__).with_name("transformers_tokens.py")
 
 # Log-probability by which a served token may fall short of the reference's best one and still count as a tie.
 # float32 against float32 differs by rounding only; float16 activations move a logit by a few hundredths.

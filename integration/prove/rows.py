@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .reference import Verdict
-from .server import Reply
+from sm120.integration.prove.reference import Verdict
+from sm120.integration.prove.server import Reply
 
 TIERS = ("device", "host", "storage")
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from .runtime import Runtime
+from sm120.integration.build.installed_runtime import Runtime
 
 # One value of a command-line option: True is a bare flag, False and None leave it out, a sequence repeats the values.
 Argument = str | int | float | bool | None | Sequence[str | int | float]

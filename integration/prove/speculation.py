@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from . import reference
-from .prompts import prompt
-from .reference import Verdict
-from .rows import Row, row
-from .runtime import Runtime
-from .server import Argument, Reply, Server
-from .summary import Summary
+from sm120.integration.build.installed_runtime import Runtime
+from sm120.integration.prove import reference
+from sm120.integration.prove.prompts import prompt
+from sm120.integration.prove.reference import Verdict
+from sm120.integration.prove.rows import Row, row
+from sm120.integration.prove.server import Argument, Reply, Server
+from sm120.integration.prove.summary import Summary
 
 PROMPT_TOKENS = (11, 90, 36, 14)
 NEW_TOKENS = 16

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .server import Server
+from sm120.integration.prove.server import Server
 
 
 @dataclass

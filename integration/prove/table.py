@@ -8,8 +8,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from .rows import TIERS, Row
-from .summary import Summary
+from sm120.integration.prove.rows import TIERS, Row
+from sm120.integration.prove.summary import Summary
 
 
 def print_table(rows: Sequence[Row], summary: Summary, console: Console) -> None:
@@ -34,7 +34,7 @@ def print_table(rows: Sequence[Row], summary: Summary, console: Console) -> None
         memory = summary.memory_bytes.get(name)
         console.print(f"Server {name}: up in {seconds:.1f} s" + (f", {memory / 1e9:.2f} GB resident" if memory else ""))
     console.print(
-        f"Passed through {len(summary.stand_ins())} stand-ins for an absent GPU (integration/proof/README.md says what "
+        f"Passed through {len(summary.stand_ins())} stand-ins for an absent GPU (integration/prove/cpu_layer/README.md says what "
         f"each leaves unproven): {', '.join(summary.stand_ins())}",
         soft_wrap=True,
     )

@@ -21,11 +21,11 @@ import tomlkit
 from packaging.version import Version
 from tomlkit.items import AoT
 
-from sm120.integration.canonical import DIFF, git
-from sm120.integration.checkout import Checkout
-from sm120.integration.patch_file import SEPARATOR, Patch, parse_patch
-from sm120.integration.pin import Artifact, Pin
-from sm120.integration.refusal import Refusal
+from sm120.integration.common.checkout import Checkout
+from sm120.integration.common.refusal import Refusal
+from sm120.integration.series.canonical import DIFF, git
+from sm120.integration.series.patch_file import SEPARATOR, Patch, parse_patch
+from sm120.integration.series.pin import Artifact, Pin
 from sm120.integration.upstream.ladder import Change, apply_to, merge_file
 from sm120.integration.upstream.matrix import Cell, column, follow_history
 from sm120.integration.upstream.new_wheels import wheel_for

@@ -12,15 +12,15 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from sm120.integration.apply import applies_with_drift
-from sm120.integration.checkout import Checkout
-from sm120.integration.identity import Recipe
-from sm120.integration.overlay import load_overlay, place_overlay
-from sm120.integration.patch_file import Patch
-from sm120.integration.probes import ProbeResult, run_probes
-from sm120.integration.refusal import Refusal
-from sm120.integration.series import Series
-from sm120.integration.tree import copy_touched
+from sm120.integration.build.identity import Recipe
+from sm120.integration.build.tree import copy_touched
+from sm120.integration.common.checkout import Checkout
+from sm120.integration.common.refusal import Refusal
+from sm120.integration.series.apply import applies_with_drift
+from sm120.integration.series.overlay import load_overlay, place_overlay
+from sm120.integration.series.patch_file import Patch
+from sm120.integration.series.probes import ProbeResult, run_probes
+from sm120.integration.series.series import Series
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sm120.integration.checkout import Checkout
+from sm120.integration.common.checkout import Checkout
 from sm120.integration.upstream.ladder import Change, TextVerdict, along_history, climb, merge_file
 from sm120.integration.upstream.releases import Release, fetched, load_releases
 

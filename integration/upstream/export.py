@@ -13,18 +13,19 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from sm120.integration import git_environment
-from sm120.integration.checkout import Checkout
-from sm120.integration.identity import Recipe
-from sm120.integration.overlay import OverlayFile, load_overlay
-from sm120.integration.patch_file import Patch
-from sm120.integration.pin import Pin
-from sm120.integration.probes import probe_modules
-from sm120.integration.refusal import Refusal
-from sm120.integration.tree import copy_touched
+from sm120.integration.build.identity import Recipe
+from sm120.integration.build.runtime import pristine_of
+from sm120.integration.build.tree import copy_touched
+from sm120.integration.common import git as git_environment
+from sm120.integration.common.checkout import Checkout
+from sm120.integration.common.refusal import Refusal
+from sm120.integration.series.overlay import OverlayFile, load_overlay
+from sm120.integration.series.patch_file import Patch
+from sm120.integration.series.pin import Pin
+from sm120.integration.series.probes import probe_modules
 from sm120.integration.upstream.closure import Closure
 from sm120.integration.upstream.shared_modules import from_package
-from sm120.integration.upstream.style import styled
+from sm120.integration.upstream.style import styled, styled_cpp
 
 
 @dataclass(frozen=True)
@@ -195,16 +196,20 @@ def _shares(checkout: Checkout, recipe: Recipe, closure: Closure) -> list[tuple[
     shares = []
     for patch in closure.patches:
         files = load_overlay(checkout.kernels, patch.kernels, recipe.series.project)
-        new = [(file.target, overlay_bytes(recipe.series.pin, file)) for file in files if file.target not in placed]
+        new = [(file.target, overlay_bytes(checkout, recipe, file)) for file in files if file.target not in placed]
         placed.update(target for target, _ in new)
         shares.append((patch, new))
     return shares
 
 
-def overlay_bytes(pin: Pin, file: OverlayFile) -> bytes:
+def overlay_bytes(checkout: Checkout, recipe: Recipe, file: OverlayFile) -> bytes:
     """An overlay file as upstream would have it formatted."""
-    data = file.source.read_bytes()
-    return styled(data.decode(), pin.python_style, file.target).encode() if file.target.endswith(".py") else data
+    data, pin = file.source.read_bytes(), recipe.series.pin
+    if file.target.endswith(".py"):
+        return styled(data.decode(), pin.python_style, file.target).encode()
+    if pin.cpp_style and file.target.endswith((".cu", ".cuh", ".h", ".hpp", ".cpp")):
+        return styled_cpp(data.decode(), pristine_of(checkout, recipe) / pin.cpp_style, file.target).encode()
+    return data
 
 
 def _add_file(clone: Path, environment: dict[str, str], target: str, data: bytes, patch: Patch) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from sm120.integration.refusal import Refusal
+from sm120.integration.common.refusal import Refusal
 
 API = "https://api.github.com"
 PULL = re.compile(r"([\w.-]+/[\w.-]+)#(\d+)")

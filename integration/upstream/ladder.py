@@ -19,8 +19,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from sm120.integration import git_environment
-from sm120.integration.apply import applies_with_drift, apply_mode
+from sm120.integration.common import git as git_environment
+from sm120.integration.series.apply import applies_with_drift, apply_mode
 from sm120.integration.upstream.releases import write_files
 
 # Rung 4: shares, and how many distinctive lines a change needs before its text says anything.

@@ -13,10 +13,10 @@ from typing import Annotated, Literal
 from packaging.version import InvalidVersion, Version
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from sm120.integration.checkout import Checkout
-from sm120.integration.manifest import read_manifest
-from sm120.integration.refusal import Refusal
-from sm120.integration.series import Series, load_series
+from sm120.integration.common.checkout import Checkout
+from sm120.integration.common.manifest import read_manifest
+from sm120.integration.common.refusal import Refusal
+from sm120.integration.series.series import Series, load_series
 from sm120.integration.upstream.status import STALE_DAYS
 
 Pull = Annotated[str, StringConstraints(pattern=r"^[\w.-]+/[\w.-]+#\d+$")]

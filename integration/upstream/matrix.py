@@ -14,16 +14,16 @@ from typing import Any
 
 from packaging.version import Version
 
-from sm120.integration.checkout import Checkout
-from sm120.integration.identity import digest
-from sm120.integration.overlay import load_overlay
-from sm120.integration.patch_file import Patch
-from sm120.integration.probes import ProbeResult, probe_modules, run_probes, without_paths
-from sm120.integration.refusal import Refusal
-from sm120.integration.series import Series, load_series
+from sm120.integration.build.identity import digest
+from sm120.integration.common.checkout import Checkout
+from sm120.integration.common.refusal import Refusal
+from sm120.integration.series.overlay import load_overlay
+from sm120.integration.series.patch_file import Patch
+from sm120.integration.series.probes import ProbeResult, probe_modules, run_probes, without_paths
+from sm120.integration.series.series import Series, load_series
 from sm120.integration.upstream import ladder
 from sm120.integration.upstream.ladder import Rung, TextVerdict, apply_to, climb
-from sm120.integration.upstream.record import (
+from sm120.integration.upstream.recorded_matrix import (
     Record,
     RecordedCell,
     RecordedProbe,

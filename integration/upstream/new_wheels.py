@@ -9,8 +9,8 @@ import tempfile
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from sm120.integration.fetch import sha256_of
-from sm120.integration.pin import Artifact
+from sm120.integration.build.fetch import sha256_of
+from sm120.integration.series.pin import Artifact
 
 # glibc versions that a wheel may be built for; pip takes platform tags literally when it resolves for another machine.
 GLIBC_MINORS = range(17, 43)

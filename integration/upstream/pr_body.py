@@ -9,10 +9,10 @@ import re
 import subprocess
 from pathlib import Path
 
-from sm120.integration import git_environment
-from sm120.integration.patch_file import Patch
-from sm120.integration.pin import Pin
-from sm120.integration.probes import ProbeResult
+from sm120.integration.common import git as git_environment
+from sm120.integration.series.patch_file import Patch
+from sm120.integration.series.pin import Pin
+from sm120.integration.series.probes import ProbeResult
 from sm120.integration.upstream.closure import Closure
 
 # Sections by the words that projects' templates use for them, the first that matches.

@@ -11,12 +11,12 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 
-from sm120.integration.checkout import Checkout
-from sm120.integration.fetch import fetch, sha256_of
-from sm120.integration.manifest import read_manifest
-from sm120.integration.pin import Artifact, Sha256, WheelName
-from sm120.integration.refusal import Refusal
-from sm120.integration.tree import pristine_tree, release_folder
+from sm120.integration.build.fetch import fetch, sha256_of
+from sm120.integration.build.tree import pristine_tree, release_folder
+from sm120.integration.common.checkout import Checkout
+from sm120.integration.common.manifest import read_manifest
+from sm120.integration.common.refusal import Refusal
+from sm120.integration.series.pin import Artifact, Sha256, WheelName
 
 
 class Release(BaseModel):

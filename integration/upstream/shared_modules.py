@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from sm120.integration.pin import SharedTestModules
+from sm120.integration.series.pin import SharedTestModules
 
 # How a probe finds the modules beside it; not needed where they are in a package.
 BESIDE = "sys.path.insert(0, str(Path(__file__).parent))"

@@ -6,12 +6,12 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from sm120.integration.apply import apply_patch
-from sm120.integration.checkout import Checkout
-from sm120.integration.overlay import load_overlay, place_overlay
-from sm120.integration.patch_file import Patch
-from sm120.integration.pin import Artifact
-from sm120.integration.series import Series, load_series
+from sm120.integration.common.checkout import Checkout
+from sm120.integration.series.apply import apply_patch
+from sm120.integration.series.overlay import load_overlay, place_overlay
+from sm120.integration.series.patch_file import Patch
+from sm120.integration.series.pin import Artifact
+from sm120.integration.series.series import Series, load_series
 from sm120.integration.upstream.closure import Closure, find_closure
 from sm120.integration.upstream.ladder import Change
 from sm120.integration.upstream.releases import Release, snapshot

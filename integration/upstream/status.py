@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from sm120.integration.checkout import Checkout
-from sm120.integration.patch_file import Patch
-from sm120.integration.refusal import Refusal
-from sm120.integration.series import load_series
+from sm120.integration.common.checkout import Checkout
+from sm120.integration.common.refusal import Refusal
+from sm120.integration.series.patch_file import Patch
+from sm120.integration.series.series import load_series
 from sm120.integration.upstream.github import PULL, PullState, Unanswered, pull_states
 from sm120.integration.upstream.matrix import Cell
 

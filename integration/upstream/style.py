@@ -1,4 +1,4 @@
-"""Python as an upstream project formats it: what it would reformat must not leave here."""
+"""Sources as an upstream project formats them: what its hooks would change must not leave here."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ruff import find_ruff_bin
 
-from sm120.integration.pin import PythonStyle
-from sm120.integration.refusal import Refusal
+from sm120.integration.common.refusal import Refusal
+from sm120.integration.series.pin import PythonStyle
 
 
 def styled(text: str, style: PythonStyle | None, path: str) -> str:
@@ -35,6 +35,16 @@ def styled(text: str, style: PythonStyle | None, path: str) -> str:
     for command in (imports, ["format", "--quiet"]):
         text = _run([find_ruff_bin(), *command, "--isolated", line_length, f"--stdin-filename={path}", "-"], text, path)
     return text
+
+
+def styled_cpp(text: str, style: Path, path: str) -> str:
+    """`text` as clang-format lays it out by the file `style`.
+
+    Raises:
+        Refusal: `export-style` when clang-format does not take it.
+    """
+    clang_format = Path(sys.executable).with_name("clang-format")
+    return _run([str(clang_format), f"--style=file:{style}", f"--assume-filename={path}"], text, path)
 
 
 def _run(command: list[str], text: str, path: str) -> str:

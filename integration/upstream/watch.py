@@ -13,9 +13,9 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from sm120.integration.checkout import Checkout
-from sm120.integration.pin import load_pin
-from sm120.integration.refusal import Refusal
+from sm120.integration.common.checkout import Checkout
+from sm120.integration.common.refusal import Refusal
+from sm120.integration.series.pin import load_pin
 from sm120.integration.upstream.bump import Plan, plan_bump
 from sm120.integration.upstream.matrix import Table, make_matrix
 from sm120.integration.upstream.releases import Release, load_releases

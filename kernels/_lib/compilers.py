@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sm120.kernels._lib import capability
+from sm120.kernels._lib.compile_cache import ROOT, compile_once
 from sm120.kernels._lib.host_library import cuda_include
 
 
@@ -48,11 +49,19 @@ def nvcc(
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "code.cubin"
         command = ["nvcc", "-x", "cu", "-O3", "-std=c++17", "-gencode"]
-        command += [f"arch={name.replace('sm', 'compute')},code={name}", "-cubin", "-o", str(out)]
+        command += [f"arch={name.replace('sm', 'compute')},code={name}", "-cubin"]
         command += [*(f"-I{path}" for path in include), *flags, str(source)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
-        if done.returncode != 0:
-            raise CompileError(f"{source.name} does not compile for {name}:\n{done.stdout}{done.stderr}")
+
+        def run(command: list[str]) -> None:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+            if done.returncode != 0:
+                raise CompileError(f"{source.name} does not compile for {name}:\n{done.stdout}{done.stderr}")
+
+        beside = source.resolve().parent
+        lasting = beside.is_relative_to(ROOT) or "site-packages" in beside.parts
+        reads = [beside] if lasting else [path for path in beside.iterdir() if path.is_file()]
+        reads += [*include, *(Path(flag[2:]) for flag in flags if flag.startswith("-I"))]
+        compile_once(command, reads, out, run, scratch=None if lasting else source.parent)
         return Cubin(out.read_bytes(), f"nvcc {_nvcc_version()}", name)
 
 

@@ -18,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sm120.kernels._lib.compile_cache import compile_once
+
 SCHEDULES = {"forward": 0, "reverse": 1, "random": 2}
 SHIM = Path(__file__).parent / "simt" / "host_shim.h"
 WARNINGS = ("-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Werror")
@@ -116,12 +118,16 @@ def compile_library(
     else:
         command += ["-O2" if mutation is None else "-O0", "-DSIMT_POISON"]
     command += [f"-D{name}={value}" for name, value in (defines or {}).items()]
-    command += [f"-I{path}" for path in include] + ["-isystem", str(cuda_include()), str(source), "-o", str(library)]
-    # the compiler itself must not run under a preloaded sanitizer: it is 20 times slower there
-    clean = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=clean)
-    if done.returncode != 0:
-        raise RuntimeError(f"{source.name} does not compile for the CPU:\n{done.stderr}")
+    command += [f"-I{path}" for path in include] + ["-isystem", str(cuda_include()), str(source)]
+
+    def run(command: list[str]) -> None:
+        # the compiler itself must not run under a preloaded sanitizer: it is 20 times slower there
+        clean = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=clean)
+        if done.returncode != 0:
+            raise RuntimeError(f"{source.name} does not compile for the CPU:\n{done.stderr}")
+
+    compile_once(command, [SHIM.parent, *include, source], library, run, scratch=folder)
     return library
 
 

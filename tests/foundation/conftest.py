@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from sm120.integration.checkout import Checkout
-from sm120.integration.identity import load_recipe
-from sm120.integration.refusal import Refusal
-from sm120.integration.runtime import build_runtime
-from sm120.integration.tree import release_folder
+from sm120.integration.build.identity import load_recipe
+from sm120.integration.build.runtime import build_runtime
+from sm120.integration.build.tree import release_folder
+from sm120.integration.common.checkout import Checkout
+from sm120.integration.common.refusal import Refusal
 
 PRISTINE = {
     "alpha/__init__.py": "VERSION = 1\n",
@@ -131,7 +131,7 @@ def built(template: Mini, tmp_path: Path) -> Mini:
 def make_mini(home: Path) -> Mini:
     made = at(home)
     root = made.checkout.root
-    for folder in ("patches/alpha", "kernels", "integration/locks", "integration/proof"):
+    for folder in ("patches/alpha", "kernels", "integration/locks", "integration/prove/cpu_layer"):
         (root / folder).mkdir(parents=True)
     (root / "integration" / "locks" / "none.txt").write_text("# the tiny release needs nothing\n")
     (root / "patches" / "alpha" / "series").write_text("")
@@ -180,7 +180,7 @@ def git_diff(base: dict[str, str], changes: dict[str, str | None]) -> str:
     """The canonical diff from `base` to `base | changes`; None deletes."""
     import tempfile
 
-    from sm120.integration.canonical import DIFF, git
+    from sm120.integration.series.canonical import DIFF, git
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

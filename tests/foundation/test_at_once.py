@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from sm120.integration.identity import load_recipe
-from sm120.integration.namespace import checkpoint
-from sm120.integration.namespace.checkpoint import HashCache
-from sm120.integration.tree import build_aside, sweep_unfinished
+from sm120.integration.build.identity import load_recipe
+from sm120.integration.build.tree import build_aside, sweep_unfinished
+from sm120.integration.serve.namespace import checkpoint
+from sm120.integration.serve.namespace.checkpoint import HashCache
 
 
 def test_two_that_make_the_same_tree_both_get_it(tmp_path):

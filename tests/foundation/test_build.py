@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from sm120.integration.commit_message import message_of
-from sm120.integration.doctor import diagnose
-from sm120.integration.identity import load_recipe
-from sm120.integration.patch_file import parse_patch
-from sm120.integration.refusal import Refusal
-from sm120.integration.runtime import build_runtime, link_test_layer, site_packages
-from sm120.integration.series import write_patches
+from sm120.integration.build.doctor import diagnose
+from sm120.integration.build.identity import load_recipe
+from sm120.integration.build.runtime import build_runtime, link_test_layer, site_packages
+from sm120.integration.common.refusal import Refusal
+from sm120.integration.series.commit_message import message_of
+from sm120.integration.series.patch_file import parse_patch
+from sm120.integration.series.series import write_patches
 from sm120.integration.upstream.releases import Release, release_tree
 
 from .conftest import PRISTINE, at, make_mini, make_wheel, runtime_state
@@ -470,7 +470,7 @@ def test_real_quilt_gives_the_same_tree(built, tmp_path):
 
 def quilt_tree(checkout, recipe, pristine: Path, folder: Path) -> Path:
     """Apply the overlay (as a generated first patch) and the series with Debian's quilt."""
-    from sm120.integration.quilt import export_quilt
+    from sm120.integration.series.quilt import export_quilt
 
     shutil.copytree(pristine, folder, symlinks=True)
     export_quilt(recipe, folder / "patches")

@@ -2,10 +2,10 @@
 
 import pytest
 
-from sm120.integration.checkout import Checkout
-from sm120.integration.overlay import load_manifest
-from sm120.integration.pin import load_pin
-from sm120.integration.refusal import Refusal
+from sm120.integration.common.checkout import Checkout
+from sm120.integration.common.refusal import Refusal
+from sm120.integration.series.overlay import load_manifest
+from sm120.integration.series.pin import load_pin
 from sm120.integration.upstream.ledger import load_ledger
 from sm120.integration.upstream.releases import load_releases
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sm120.integration.probes import ProbeResult, read_report
+from sm120.integration.series.probes import ProbeResult, read_report
 
 FOLDER = "tests/probes/alpha"
 FAILURE = '<failure message="assert 1 == 2">E  assert 1 == 2</failure>'

@@ -267,7 +267,7 @@ def test_a_probe_that_is_not_there_is_refused(built):
     """Nothing was run: that must not read as red and green."""
     result = built.sm120("probe", "frist-change")
     assert result.returncode == 2 and "[unknown-slug]" in result.stderr, result.stdout + result.stderr
-    assert "there are: alpha, first-change" in result.stderr
+    assert "did you mean first-change?" in result.stderr
 
 
 def test_folder_in_the_way_of_the_runtime_is_left_alone(mini, refuses):

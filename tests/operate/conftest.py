@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sm120.integration.qualify.endpoint import Endpoint
-from sm120.integration.qualify.prefill import measure_restore, measure_restores
+from sm120.integration.measure.endpoint import Endpoint
+from sm120.integration.measure.prefill import measure_restore, measure_restores
 
 _SPEC = importlib.util.spec_from_file_location("endpoint_double", Path(__file__).with_name("endpoint_double.py"))
 double = importlib.util.module_from_spec(_SPEC)

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from sm120.integration.qualify import effort
-from sm120.integration.qualify.effort import EFFORT_CASES, LEVELS, is_right, measure_efforts
-from sm120.integration.qualify.run import of_efforts
+from sm120.integration.measure import effort
+from sm120.integration.measure.effort import EFFORT_CASES, LEVELS, is_right, measure_efforts
+from sm120.integration.measure.qualify import of_efforts
 
 WANTED = {asked: wanted for _, asked, wanted in EFFORT_CASES}
 

@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import httpx
 import pytest
 
-from sm120.integration.checkout import find_checkout
-from sm120.integration.metrics.prometheus import parse, view
-from sm120.integration.metrics.serve import PAGE, make_server
+from sm120.integration.common.checkout import find_checkout
+from sm120.integration.serve.metrics.metrics_page import PAGE, make_server
+from sm120.integration.serve.metrics.prometheus import parse, view
 
 CHECKOUT = find_checkout()
 

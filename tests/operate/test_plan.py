@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from sm120.integration.qualify.plan import PLANS, Limits, Plan, fit
-from sm120.integration.qualify.run import qualify
-from sm120.integration.results.record import Conditions
+from sm120.integration.measure.qualify import qualify
+from sm120.integration.measure.requests import PLANS, Limits, Plan, fit
+from sm120.integration.measure.result import Conditions
 
 FULL = PLANS["full"]
 

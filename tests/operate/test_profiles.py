@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from sm120.integration.checkout import Checkout
+from sm120.integration.build.doctor import diagnose
 from sm120.integration.cli import app
-from sm120.integration.doctor import diagnose
-from sm120.integration.gpus import QUERY, Gpu
-from sm120.integration.profiles import load_profile, preflight, profile_names
-from sm120.integration.profiles.command import Machine, arguments, environment, overrides, serving, storage_config
-from sm120.integration.profiles.preflight import capability_check, ready
-from sm120.integration.profiles.profile import FOLDER
-from sm120.integration.qualify.run import device
-from sm120.integration.refusal import Refusal
+from sm120.integration.common.checkout import Checkout
+from sm120.integration.common.gpus import QUERY, Gpu
+from sm120.integration.common.refusal import Refusal
+from sm120.integration.measure.qualify import device
+from sm120.integration.serve import preflight
+from sm120.integration.serve.preflight import capability_check, ready
+from sm120.integration.serve.profile import FOLDER, load_profile, profile_names
+from sm120.integration.serve.server_arguments import Machine, arguments, environment, overrides, serving, storage_config
 
 ABLE = Machine(io_uring=True, direct_io=True)
 GPUS = {
-    "sm120": Gpu("0", "GPU-aa", "RTX PRO 6000", "12.0", "580", "97887 MiB"),
-    "sm121": Gpu("1", "GPU-bb", "GB10", "12.1", "580", "120000 MiB"),
+    "sm120": Gpu("0", "GPU-aa", "RTX PRO 6000", "12.0", "580", "97887 MiB", "97200 MiB"),
+    "sm121": Gpu("1", "GPU-bb", "GB10", "12.1", "580", "120000 MiB", "110000 MiB"),
 }
 
 
@@ -138,6 +138,9 @@ def test_a_users_file_and_settings_win_in_that_order(tmp_path, monkeypatch):
         ("model-path=/x", "set paths.model"),
         ("paths.modle=/x", "Extra inputs are not permitted"),
         ("page-size=[[1]]", "server.page-size"),
+        ("gdn-cache-mode=none", "nearest: gdn-mtp-cache-mode"),
+        ("mem-fraction-statik=0.9", "nearest: mem-fraction-static"),
+        ("server.max-runing-requests=2", "nearest: max-running-requests"),
     ],
 )
 def test_settings_that_are_refused(setting, says):
@@ -202,14 +205,20 @@ def complete(tmp_path: Path) -> dict[str, object]:
     manifest = {"ingredients": {"flavor": "cuda"}, "identity": "ab" * 32}
     (runtime / "runtime.json").write_text(json.dumps(manifest))
     (model / "config.json").write_text("{}")
-    (model / "m.safetensors").write_bytes(b"")
+    (model / "m.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     settings = [f"paths.model={model}", f"paths.storage={tmp_path / 'pages'}"]
     return {"settings": settings, "runtime": runtime, "storage": tmp_path / "pages", "gpus": [GPUS["sm120"]]}
 
 
+@pytest.fixture(autouse=True)
+def plenty_of_memory(monkeypatch):
+    """What this machine has decides no test but those that say what is available."""
+    monkeypatch.setattr("sm120.integration.serve.memory_checks.available_bytes", lambda: 10**12)
+
+
 def checks(tmp_path, found, machine=ABLE, monkeypatch=None):
     profile = load_profile("flash-next", found["settings"])
-    profile.needs.disk_gb = profile.needs.memory_gb = 0
+    profile.needs.disk_gb = 0
     rest = {key: found[key] for key in ("runtime", "storage", "gpus")}
     return {check.name: check for check in preflight.preflight(profile, machine=machine, **rest)}
 
@@ -221,11 +230,14 @@ def test_preflight_is_ready_only_when_everything_is_there(tmp_path):
     assert checks(tmp_path, found, Machine(False, True))["io_uring"].ok is False
     found["gpus"] = [GPUS["sm121"]]
     assert checks(tmp_path, found)["device"].ok is False
-    found["gpus"] = [GPUS["sm120"]._replace(memory="[N/A]")]
+    found["gpus"] = [GPUS["sm120"]._replace(free="[N/A]")]
     answers = checks(tmp_path, found)
     assert answers["GPU memory"].ok is None and not ready(list(answers.values()))
-    found["gpus"] = [GPUS["sm120"]._replace(memory="32000 MiB")]
-    assert checks(tmp_path, found)["GPU memory"].ok is False
+    # An RTX 5090, and a card of which another program has taken most.
+    for gpu in (GPUS["sm120"]._replace(memory="32607 MiB", free="32000 MiB"), GPUS["sm120"]._replace(free="36447 MiB")):
+        found["gpus"] = [gpu]
+        answers = checks(tmp_path, found)
+        assert answers["GPU memory"].ok is False and "GiB free of" in answers["GPU memory"].found
 
 
 def test_preflight_names_what_is_missing_of_a_checkpoint(tmp_path):
@@ -241,10 +253,11 @@ def test_preflight_names_what_is_missing_of_a_checkpoint(tmp_path):
     assert checks(tmp_path, found)["runtime"].ok is False
 
 
-def test_memory_and_disk_are_compared(tmp_path):
+def test_memory_and_disk_are_compared(tmp_path, monkeypatch):
     found = complete(tmp_path)
     profile = load_profile("flash-next", found["settings"])
-    profile.needs.disk_gb = profile.needs.memory_gb = 1e9
+    profile.needs.disk_gb = 1e9
+    monkeypatch.setattr("sm120.integration.serve.memory_checks.available_bytes", lambda: 40 * 10**9)
     rest = {key: found[key] for key in ("runtime", "storage", "gpus")}
     answers = {check.name: check.ok for check in preflight.preflight(profile, machine=ABLE, **rest)}
     assert answers["disk"] is False and answers["memory"] is False
@@ -427,8 +440,8 @@ def test_profiles_are_plain_toml_without_machine_paths():
 
 def test_serve_becomes_the_server_with_the_namespace_of_its_settings(tmp_path, monkeypatch):
     """Everything of a start but the server: `bin/serve` is a script that writes down what it was given."""
-    from sm120.integration.namespace.store import read_namespace
-    from sm120.integration.profiles import serve
+    from sm120.integration.serve import launch as serve
+    from sm120.integration.serve.namespace.namespace_store import read_namespace
 
     home = tmp_path / "build" / "runtime"
     (home / "bin").mkdir(parents=True)

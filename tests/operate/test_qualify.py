@@ -6,12 +6,11 @@ import pytest
 from typer.testing import CliRunner
 
 from sm120.integration.cli import app
-from sm120.integration.profiles.profile import FOLDER
-from sm120.integration.qualify.cases import TOOL_CASES, has_number, measure_needles, measure_tools, score
-from sm120.integration.qualify.decode import decode_rates, measure_decode
-from sm120.integration.qualify.endpoint import Answer, Endpoint, NotAnswered, take
-from sm120.integration.qualify.plan import PLANS, Plan
-from sm120.integration.qualify.prefill import (
+from sm120.integration.common.refusal import Refusal
+from sm120.integration.measure.cases import TOOL_CASES, has_number, measure_needles, measure_tools, score
+from sm120.integration.measure.decode import decode_rates, measure_decode
+from sm120.integration.measure.endpoint import Answer, Endpoint, NotAnswered, take
+from sm120.integration.measure.prefill import (
     cold_timing,
     measure_prefill,
     measure_restore,
@@ -19,11 +18,12 @@ from sm120.integration.qualify.prefill import (
     restore_timing,
     restores_timing,
 )
-from sm120.integration.qualify.report import write_report
-from sm120.integration.qualify.run import qualify
-from sm120.integration.qualify.texts import needle_text, text
-from sm120.integration.refusal import Refusal
-from sm120.integration.results.record import UNITS, Conditions, load_result
+from sm120.integration.measure.qualify import qualify
+from sm120.integration.measure.report import write_report
+from sm120.integration.measure.requests import PLANS, Plan
+from sm120.integration.measure.result import UNITS, Conditions, load_result
+from sm120.integration.measure.texts import needle_text, text
+from sm120.integration.serve.profile import FOLDER
 
 SMALL = Plan((300, 600), 300, 100, 8, (1, 4), (400,), (0.1, 0.9), 2, efforts=("default", "high"), pictures=1,
              trace_characters=3000, trace_concurrency=(1, 2))  # fmt: skip

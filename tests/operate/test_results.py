@@ -7,9 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from sm120.integration.cli import app
-from sm120.integration.refusal import Refusal
-from sm120.integration.results.compare import compare
-from sm120.integration.results.record import FOLDER, Result, load_result, published, schema_text
+from sm120.integration.common.refusal import Refusal
+from sm120.integration.measure.compare import compare
+from sm120.integration.measure.result import FOLDER, Result, load_result, published, schema_text
 
 PUBLISHED = {
     "others-27b-stock": {74.06},

@@ -7,9 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from sm120.integration.cli import app
-from sm120.integration.profiles import load_profile
-from sm120.integration.startup import assert_startup, passed
-from sm120.integration.startup.check import EXPECTATIONS
+from sm120.integration.serve.profile import load_profile
+from sm120.integration.serve.startup import assert_startup, passed
+from sm120.integration.serve.startup.startup_check import EXPECTATIONS
 
 LOGS = Path(__file__).parent / "startup"
 NAMES = ["flash-next", "qwen38-27b-dflash2"]

@@ -7,12 +7,12 @@ import pytest
 from typer.testing import CliRunner
 
 from sm120.integration.cli import app
-from sm120.integration.qualify import overlap
-from sm120.integration.qualify.endpoint import Answer, NotAnswered
-from sm120.integration.qualify.overlap import band_of, overlap_of, trace_rates, union_seconds
-from sm120.integration.qualify.run import of_trace
-from sm120.integration.qualify.trace import HARBOUR, Told, load_trace, prompts, replay
-from sm120.integration.refusal import Refusal
+from sm120.integration.common.refusal import Refusal
+from sm120.integration.measure import overlap
+from sm120.integration.measure.endpoint import Answer, NotAnswered
+from sm120.integration.measure.overlap import band_of, overlap_of, trace_rates, union_seconds
+from sm120.integration.measure.qualify import of_trace
+from sm120.integration.measure.trace import HARBOUR, Told, load_trace, prompts, replay
 
 
 def answer(sent=0.0, first=1.0, last=3.0, **changes) -> Answer:

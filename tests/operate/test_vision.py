@@ -7,10 +7,10 @@ import zlib
 
 import pytest
 
-from sm120.integration.qualify import picture as pictures
-from sm120.integration.qualify.picture import CELL, GRID, SHAPES, draw, picture
-from sm120.integration.qualify.run import of_vision
-from sm120.integration.qualify.vision import Vision, cell_said, measure_vision, question, score_position
+from sm120.integration.measure import picture as pictures
+from sm120.integration.measure.picture import CELL, GRID, SHAPES, draw, picture
+from sm120.integration.measure.qualify import of_vision
+from sm120.integration.measure.vision import Vision, cell_said, measure_vision, question, score_position
 
 
 def pixels(png: bytes) -> list[list[tuple[int, int, int]]]:

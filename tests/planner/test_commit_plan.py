@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sm120.integration.planner import MambaInterval, PageTokens, plan_commit
-from sm120.integration.planner.commit import checkpoint_index
+from sm120.integration.serve.planner import MambaInterval, PageTokens, plan_commit
+from sm120.integration.serve.planner.commit import checkpoint_index
 
 PAGE, INTERVAL = PageTokens(64), MambaInterval(128)
 WINDOWS = st.integers(1, 16).flatmap(lambda drafts: st.tuples(st.just(drafts), st.integers(1, drafts)))

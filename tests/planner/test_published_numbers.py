@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from sm120.integration.planner import HybridModel, ServerSettings, plan, slot_report
-from sm120.integration.planner.pools import checkpoint_bytes, kv_bytes_per_token
-from sm120.integration.planner.settings import SideState, SparseIndex, linear_shape
-from sm120.integration.planner.state_bytes import formulas
+from sm120.integration.serve.planner import HybridModel, ServerSettings, plan, slot_report
+from sm120.integration.serve.planner.pools import checkpoint_bytes, kv_bytes_per_token
+from sm120.integration.serve.planner.settings import SideState, SparseIndex, linear_shape
+from sm120.integration.serve.planner.state_bytes import formulas
 
 MIB = 1 << 20
 GDN = dict(num_k_heads=16, num_v_heads=48, head_k_dim=128, head_v_dim=128, conv_kernel=4)
@@ -134,7 +134,7 @@ def test_geometry_that_makes_no_sense_is_refused():
 
 
 def test_missing_formulas_name_their_file(tmp_path):
-    from sm120.integration.planner import state_bytes
+    from sm120.integration.serve.planner import state_bytes
 
     with pytest.raises(ValueError, match="byte formulas are missing"):
         state_bytes.load(tmp_path / "state_bytes.py")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sm120.integration.prove.runtime import PROOF_LAYER
+from sm120.integration.build.installed_runtime import PROOF_LAYER
 
 UPSTREAM = """
 import thing_before

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from sm120.integration.common import storage as storage_module
+from sm120.integration.common.storage import Storage
 from sm120.integration.prove import models
-from sm120.integration.prove import prove as prove_module
-from sm120.integration.prove import storage as storage_module
+from sm120.integration.prove import served_proof as prove_module
 from sm120.integration.prove.caching import wait_until_written
 from sm120.integration.prove.reference import Verdict, judge
 from sm120.integration.prove.rows import Row
 from sm120.integration.prove.server import ServerFailed
 from sm120.integration.prove.speculation import against_base
-from sm120.integration.prove.storage import Storage
 from sm120.integration.prove.summary import Summary
 from sm120.integration.prove.table import print_table, write_json
 

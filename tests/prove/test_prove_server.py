@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sm120.integration.prove.runtime import Runtime
+from sm120.integration.build.installed_runtime import Runtime
 from sm120.integration.prove.server import Server, ServerFailed, command_line, free_port
 
 ANSWERING = """
@@ -144,6 +144,18 @@ def test_free_ports_can_be_bound() -> None:
 def test_a_folder_without_python_is_no_runtime(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no bin/python there; build one with `make runtime`"):
         Runtime(tmp_path)
+
+
+def test_a_proof_finds_the_programs_that_bin_serve_finds(tmp_path: Path) -> None:
+    """SGLang compiles its page hashes with ninja: without it nothing comes back from storage."""
+    home = tmp_path / "runtimes" / "cpu-1"
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "python").touch()
+    (home / "runtime.json").write_text('{"deps": "cpu-2"}')
+    path = Runtime(home).environment()["PATH"].split(os.pathsep)
+    assert path[:2] == [str(home / "bin"), str(tmp_path / "deps" / "cpu-2" / "bin")]
+    (home / "runtime.json").unlink()
+    assert Runtime(home).environment()["PATH"].split(os.pathsep)[0] == str(home / "bin")
 
 
 def test_an_unset_runtime_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sm120.integration.checkout import Checkout, find_checkout
-from sm120.integration.identity import Recipe, load_recipe
-from sm120.integration.runtime import pristine_of
-from sm120.integration.tree import patched_tree
+from sm120.integration.build.identity import Recipe, load_recipe
+from sm120.integration.build.runtime import pristine_of
+from sm120.integration.build.tree import patched_tree
+from sm120.integration.common.checkout import Checkout, find_checkout
 
 CHECKOUT = find_checkout(Path(__file__).parent)
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from sm120.integration.identity import load_recipe
-from sm120.integration.pin import Pin
-from sm120.integration.runtime import pristine_of
+from sm120.integration.build.identity import load_recipe
+from sm120.integration.build.runtime import pristine_of
+from sm120.integration.series.pin import Pin
 from sm120.integration.upstream.closure import closure_tree, find_closure, undeclared
 from sm120.integration.upstream.export import export_mbox, release_clone, upstream_tests
 
@@ -21,7 +22,11 @@ from .upstream_ci import complaints
 RECIPES = {project: load_recipe(CHECKOUT, project) for project in CHECKOUT.projects()}
 CASES = [(project, patch.slug) for project, recipe in RECIPES.items() for patch in recipe.series.patches]
 # The wheel brings the layout of its CUDA sources along.
-CPP_STYLES = {"sglang": pristine_of(CHECKOUT, RECIPES["sglang"]) / "sglang/kernels/jit/.clang-format"}
+CPP_STYLES = {
+    project: pristine_of(CHECKOUT, recipe) / recipe.series.pin.cpp_style
+    for project, recipe in RECIPES.items()
+    if recipe.series.pin.cpp_style
+}
 IDENTITY = {
     f"GIT_{role}_{what}": value
     for role in ("AUTHOR", "COMMITTER")
@@ -58,6 +63,8 @@ def test_exported_commits_apply_and_stand_alone(project, slug, tmp_path):
             sent, tested = (clone / recipe.series.pin.upstream_path(target)).read_bytes(), path.read_bytes()
             if target in overlay and target.endswith(".py"):  # laid out anew for upstream, and nothing else
                 assert ast.dump(ast.parse(sent)) == ast.dump(ast.parse(tested)), target
+            elif target in overlay and target.endswith((".cu", ".cuh", ".h")):
+                assert code_of(sent) == code_of(tested), target
             else:
                 assert sent == tested, target
     assert_upstreams_hooks_agree(clone, recipe.series.pin)
@@ -65,6 +72,13 @@ def test_exported_commits_apply_and_stand_alone(project, slug, tmp_path):
         assert_tests_fit_the_harness(clone, recipe.series.pin, upstream_tests(CHECKOUT, recipe.series.pin, patch))
     for path in files:
         assert_stands_alone(path)
+
+
+def code_of(source: bytes) -> tuple[list[str], str]:
+    """C++ without what a layout may change: the order of includes, comments' line breaks, white space."""
+    lines = [re.sub(r"//.*", "", line) for line in source.decode().splitlines()]
+    included = sorted(line.strip() for line in lines if line.startswith("#include"))
+    return included, "".join("".join(line.split()) for line in lines if not line.startswith("#include"))
 
 
 def assert_upstreams_hooks_agree(clone: Path, pin: Pin) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sm120.integration.identity import load_recipe
-from sm120.integration.patch_file import Patch
-from sm120.integration.probes import ProbeResult, run_files, run_probes
-from sm120.integration.runtime import pristine_of
-from sm120.integration.tree import patched_tree
+from sm120.integration.build.identity import load_recipe
+from sm120.integration.build.runtime import pristine_of
+from sm120.integration.build.tree import patched_tree
+from sm120.integration.series.patch_file import Patch
+from sm120.integration.series.probes import ProbeResult, run_files, run_probes
 
 from .conftest import CHECKOUT
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from sm120.integration.canonical import canonical_patches
-from sm120.integration.commit_message import header_of, message_of
-from sm120.integration.overlay import load_manifest
-from sm120.integration.patch_table import project_readme, replace_table
-from sm120.integration.quilt import export_quilt
+from sm120.integration.series.canonical import canonical_patches
+from sm120.integration.series.commit_message import header_of, message_of
+from sm120.integration.series.overlay import load_manifest
+from sm120.integration.series.quilt import export_quilt
+from sm120.integration.upstream.patch_table import project_readme, replace_table
 
 
 def test_every_patch_is_in_canonical_form(recipe, pristine):

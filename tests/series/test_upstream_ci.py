@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sm120.integration.identity import load_recipe
-from sm120.integration.runtime import pristine_of
-from sm120.integration.tree import patched_tree
+from sm120.integration.build.identity import load_recipe
+from sm120.integration.build.runtime import pristine_of
+from sm120.integration.build.tree import patched_tree
 
 from .conftest import CHECKOUT
 from .upstream_ci import lay_out, run, sets_interpreter

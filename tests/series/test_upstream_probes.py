@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sm120.integration.identity import load_recipe
-from sm120.integration.probes import ProbeResult, read_report, tree_environment
-from sm120.integration.runtime import pristine_of
+from sm120.integration.build.identity import load_recipe
+from sm120.integration.build.runtime import pristine_of
+from sm120.integration.series.probes import ProbeResult, read_report, tree_environment
 from sm120.integration.upstream.ledger import load_ledger
 
 from .conftest import CHECKOUT

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from ruff import find_ruff_bin
 
-from sm120.integration.identity import Recipe, load_recipe
-from sm120.integration.pin import Pin
-from sm120.integration.runtime import link_test_layer, pristine_of, site_packages
+from sm120.integration.build.identity import Recipe, load_recipe
+from sm120.integration.build.runtime import link_test_layer, pristine_of, site_packages
+from sm120.integration.series.pin import Pin
 from sm120.integration.upstream.export import upstream_tests
 
 from .conftest import CHECKOUT

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sm120.integration import prove
+from sm120.integration.build.installed_runtime import Runtime
 from sm120.integration.prove import recipes
-from sm120.integration.prove.runtime import Runtime
 
 PLE = Path(__file__).parent / "ple"
 

@@ -11,18 +11,18 @@ from collections import defaultdict
 import httpx
 import pytest
 
-from sm120.integration.checkout import find_checkout
-from sm120.integration.metrics.prometheus import parse, view
-from sm120.integration.profiles import load_profile
+from sm120.integration.common.checkout import find_checkout
+from sm120.integration.measure.effort import LEVELS
+from sm120.integration.measure.endpoint import Endpoint
+from sm120.integration.measure.qualify import qualify
+from sm120.integration.measure.report import write_report
+from sm120.integration.measure.requests import PLANS, Plan
+from sm120.integration.measure.result import UNITS, Conditions
 from sm120.integration.prove.server import free_port
-from sm120.integration.qualify.effort import LEVELS
-from sm120.integration.qualify.endpoint import Endpoint
-from sm120.integration.qualify.plan import PLANS, Plan
-from sm120.integration.qualify.report import write_report
-from sm120.integration.qualify.run import qualify
-from sm120.integration.results.record import UNITS, Conditions
-from sm120.integration.startup import assert_startup
-from sm120.integration.startup.cli import server_info
+from sm120.integration.serve.metrics.prometheus import parse, view
+from sm120.integration.serve.profile import load_profile
+from sm120.integration.serve.startup import assert_startup
+from sm120.integration.serve.startup.startup_commands import server_info
 
 PLAN = Plan((1500, 3000), 2000, 300, 24, (1, 4), (1500,), (0.5,), 2, ("default", "high"), 32, pictures=1)
 MAIN = "from sm120.integration.cli import main; main()"

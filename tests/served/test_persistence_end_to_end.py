@@ -2,9 +2,9 @@
 
 import pytest
 
-from sm120.integration.persistence.end_to_end import EndToEnd, failures, run_setup
+from sm120.integration.common.storage import probe
 from sm120.integration.prove import recipes
-from sm120.integration.prove.storage import probe
+from sm120.integration.prove.persistence.end_to_end import EndToEnd, failures, run_setup
 
 pytestmark = [pytest.mark.served, pytest.mark.slow, pytest.mark.timeout(900)]
 

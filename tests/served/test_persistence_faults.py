@@ -1,15 +1,16 @@
 """Real pools and files in the patched runtime's Python: no fault ever gives wrong state; fio-sized transfers arrive."""
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from sm120.integration.checkout import find_checkout
-from sm120.integration.nixl_check.matrix import QUEUES, run_matrix
-from sm120.integration.persistence.bench import SHORT_SIZES, run_bench
-from sm120.integration.persistence.faults import NEED_CHECKSUM, failures, run_faults
+from sm120.integration.common.checkout import find_checkout
+from sm120.integration.prove.nixl_check.nixl_matrix import QUEUES, run_matrix
+from sm120.integration.prove.persistence.faults import NEED_CHECKSUM, failures, run_faults
+from sm120.integration.prove.persistence.storage_bench import SHORT_SIZES, run_bench
 from sm120.integration.upstream.releases import load_releases, release_tree
 
 pytestmark = [pytest.mark.served, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -25,10 +26,14 @@ def test_faults_cost_a_prefill_and_nothing_more(runtime, tmp_path):
 
 
 def test_bench_moves_every_page(runtime, tmp_path):
-    timings = run_bench(runtime, tmp_path, sizes=SHORT_SIZES, rounds=2, processes=2)
+    fio = shutil.which("fio") is not None  # the comparison needs it, the pages do not
+    timings = run_bench(runtime, tmp_path, sizes=SHORT_SIZES, rounds=2, processes=2, fio=fio)
     assert len({timing.variant for timing in timings}) == len(timings)
-    assert {timing.variant for timing in timings} >= {"fio", "zero-copy", "bounce", "bounce, padded"}
+    assert {timing.variant for timing in timings} >= {"zero-copy", "bounce", "bounce, padded"}
+    assert fio == any(timing.variant == "fio" for timing in timings)
     assert all(len(timing.write) == len(timing.read) == 2 * 2 and timing.rate("read") > 0 for timing in timings)
+    if not fio:
+        pytest.skip("every page arrived; no fio on PATH, so nothing was compared with the disk's own speed")
 
 
 def test_installed_nixl_has_a_safe_queue(runtime, tmp_path):

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from sm120.integration.build.installed_runtime import Runtime
 from sm120.integration.prove import models, reference
 from sm120.integration.prove.caching import DENSE_PROMPT, HYBRID_PROMPT
 from sm120.integration.prove.prompts import prompt
-from sm120.integration.prove.runtime import Runtime
 
 pytestmark = [pytest.mark.served, pytest.mark.timeout(300)]
 

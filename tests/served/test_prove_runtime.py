@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from sm120.integration.prove.cli import app
-from sm120.integration.prove.prove import prove
-from sm120.integration.prove.runtime import PROOF_LAYER, Runtime
+from sm120.integration.build.installed_runtime import PROOF_LAYER, Runtime
+from sm120.integration.prove.prove_commands import app
+from sm120.integration.prove.served_proof import prove
 
 pytestmark = [pytest.mark.served, pytest.mark.slow, pytest.mark.timeout(1200)]
 

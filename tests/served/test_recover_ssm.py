@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from sm120.integration.planner import HybridModel, ServerSettings, plan
-from sm120.integration.planner.settings import SideState
 from sm120.integration.prove import models, recipes
 from sm120.integration.prove.server import Reply, Server, ServerFailed
+from sm120.integration.serve.planner import HybridModel, ServerSettings, plan
+from sm120.integration.serve.planner.settings import SideState
 
 pytestmark = [pytest.mark.served, pytest.mark.timeout(1200)]
 

@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
-from sm120.integration.checkout import find_checkout
+from sm120.integration.build.installed_runtime import Runtime
+from sm120.integration.common.checkout import find_checkout
 from sm120.integration.prove import models, recipes
 from sm120.integration.prove.prompts import prompt
-from sm120.integration.prove.runtime import Runtime
 from sm120.integration.prove.server import Argument, Reply, Server
 
 pytestmark = [pytest.mark.served, pytest.mark.long, pytest.mark.timeout(1500)]

@@ -10,10 +10,10 @@ import zipfile
 
 import pytest
 
-from sm120.integration.patch_file import parse_patch
-from sm120.integration.probes import ProbeResult
-from sm120.integration.refusal import Refusal
-from sm120.integration.series import load_series
+from sm120.integration.common.refusal import Refusal
+from sm120.integration.series.patch_file import parse_patch
+from sm120.integration.series.probes import ProbeResult
+from sm120.integration.series.series import load_series
 from sm120.integration.upstream import bump, matrix
 from sm120.integration.upstream.matrix import make_matrix
 from sm120.integration.upstream.releases import Release, fetched, find_release, load_releases, local_release

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sm120.integration.identity import load_recipe
-from sm120.integration.refusal import Refusal
+from sm120.integration.build.identity import load_recipe
+from sm120.integration.common.refusal import Refusal
 from sm120.integration.upstream.closure import find_closure
 from sm120.integration.upstream.export import export_mbox, export_onto
 

@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 
-from sm120.integration.refusal import Refusal
+from sm120.integration.common.refusal import Refusal
 from sm120.integration.upstream.ledger import ledger_findings, load_ledger
 
 from .conftest import foundation

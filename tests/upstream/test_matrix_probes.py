@@ -7,13 +7,13 @@ import json
 
 import pytest
 
-from sm120.integration.patch_table import patch_table
-from sm120.integration.probes import ProbeResult
-from sm120.integration.refusal import Refusal
-from sm120.integration.series import load_series
+from sm120.integration.common.refusal import Refusal
+from sm120.integration.series.probes import ProbeResult
+from sm120.integration.series.series import load_series
 from sm120.integration.upstream import matrix
 from sm120.integration.upstream.matrix import Cell, make_matrix, probe_rung, record_matrix
-from sm120.integration.upstream.record import load_record, record_path
+from sm120.integration.upstream.patch_table import patch_table, project_readme
+from sm120.integration.upstream.recorded_matrix import load_record, record_path
 
 from .conftest import foundation
 from .test_bump import list_release
@@ -108,7 +108,8 @@ def test_the_readme_is_made_from_the_record_and_a_stale_one_is_refused(queue, mo
         patch_table(queue.checkout)
     monkeypatch.setattr(matrix, "run_probes", lambda checkout, patches, tree, **_: {p.slug: RED for p in patches})
     path = record_matrix(queue.checkout, [make_matrix(queue.checkout, "alpha", probes=True)], TODAY)
-    text = patch_table(queue.checkout)
+    assert "(**" not in patch_table(queue.checkout), "all of them are needed"
+    text = project_readme(queue.checkout, "alpha")
     assert "| on 1.0 | on other releases |" in text and "| needed | applies 0.9 |" in text
     assert "on 2026-11-29" in text
 
@@ -133,8 +134,10 @@ def test_the_readme_says_what_the_matrix_says(queue, word):
     table = make_matrix(queue.checkout, "alpha")
     table.rows[0].cells["1.0"] = Cell(word, "", "", table.rows[0].cells["1.0"].rungs)
     record_matrix(queue.checkout, [table], TODAY)
-    row = next(line for line in patch_table(queue.checkout).splitlines() if "first" in line)
+    row = next(line for line in project_readme(queue.checkout, "alpha").splitlines() if "first" in line)
     assert f"| {word} |" in row and "needed" not in row
+    row = next(line for line in patch_table(queue.checkout).splitlines() if "first" in line)
+    assert f"(**{word}** on 1.0)" in row
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"projects": {"alpha": {}}}', '{"colour": 1}'])

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from sm120.integration.refusal import Refusal
+from sm120.integration.common.refusal import Refusal
 from sm120.integration.upstream.github import pull_states
 from sm120.integration.upstream.matrix import Cell
 from sm120.integration.upstream.status import last_known, refresh, statuses

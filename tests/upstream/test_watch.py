@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sm120.integration.refusal import Refusal
+from sm120.integration.common.refusal import Refusal
 from sm120.integration.upstream.bump import Outcome, Plan
 from sm120.integration.upstream.matrix import Cell, Row, Table
 from sm120.integration.upstream.releases import Release

@@ -31,7 +31,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
         pytest.skip(reason)
     rendezvous = tmp_path_factory.mktemp("model") / "rendezvous"
     here = Path(sm120.kernels.__path__[0])
-    paths = [upstream.package_root("sglang").parent, here.parent / "integration" / "proof"]
+    paths = [upstream.package_root("sglang").parent, here.parent / "integration" / "prove" / "cpu_layer"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([*map(str, paths), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(
         [sys.executable, str(WORKER), str(rendezvous)], env=environment, capture_output=True, text=True, timeout=400

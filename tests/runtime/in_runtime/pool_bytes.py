@@ -7,8 +7,8 @@ import torch
 from sglang.srt.configs.mamba_utils import Mamba2CacheParams, Mamba2StateDType, Mamba2StateShape
 from sglang.srt.mem_cache.memory_pool import HybridReqToTokenPool
 
-from sm120.integration.planner import HybridModel, ServerSettings, plan
-from sm120.integration.planner.settings import SideState
+from sm120.integration.serve.planner import HybridModel, ServerSettings, plan
+from sm120.integration.serve.planner.settings import SideState
 
 SMALL = HybridModel(
     linear_layers=3,

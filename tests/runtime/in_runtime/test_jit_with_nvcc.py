@@ -1,5 +1,6 @@
 """SGLang's JIT, as patched, builds with the real nvcc for sm_120a, and host code goes through the compiler in CXX."""
 
+import os
 import shlex
 import shutil
 
@@ -49,13 +50,22 @@ def build(tmp_path):
     return ninja.build(spec=spec, build_dir=tmp_path / "build", build_file=ninja.generate(spec))
 
 
+@pytest.fixture
+def ccache(tmp_path, monkeypatch):
+    """The machine's ccache; where it has none, a launcher of that name that only runs its arguments."""
+    monkeypatch.setenv("CCACHE_DIR", str(tmp_path / "ccache"))
+    if shutil.which("ccache") is None:
+        path = tmp_path / "launchers" / "ccache"
+        path.parent.mkdir()
+        path.write_text('#!/bin/sh\nexec "$@"\n')
+        path.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{path.parent}{os.pathsep}{os.environ['PATH']}")
+
+
 @pytest.mark.parametrize("launcher", ["", "ccache "])
 @pytest.mark.parametrize("folder", ["plain", "with space", "dol$HOME", "quote'd"])
-def test_nvcc_and_the_link_run_the_compiler(folder, launcher, tmp_path, monkeypatch):
-    if launcher and shutil.which("ccache") is None:
-        pytest.skip("needs ccache")
+def test_nvcc_and_the_link_run_the_compiler(folder, launcher, ccache, tmp_path, monkeypatch):
     compiler = make_compiler(tmp_path / folder)
-    monkeypatch.setenv("CCACHE_DIR", str(tmp_path / "ccache"))
     monkeypatch.setenv("CXX", launcher + (shlex.quote(compiler) if launcher else compiler))
     assert build(tmp_path).is_file()
     with open(f"{compiler}.log") as log:

@@ -7,8 +7,10 @@ import pytest
 from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.server_args import ServerArgs
 
-from sm120.integration.profiles import load_profile, profile_names
-from sm120.integration.profiles.command import Machine, arguments
+from sm120.integration.common.refusal import Refusal
+from sm120.integration.serve.argument_names import argument_names
+from sm120.integration.serve.profile import load_profile, profile_names
+from sm120.integration.serve.server_arguments import Machine, arguments
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +49,14 @@ def test_a_wrong_value_is_refused(parser, setting):
         parser.parse_args(words("flash-next", setting))
 
 
-def test_a_wrong_name_is_refused(parser):
-    with pytest.raises((argparse.ArgumentError, SystemExit)):
-        parser.parse_args(words("flash-next", "gdn-cache-mode=none"))
+def test_a_wrong_name_is_refused_before_the_server_is_asked():
+    with pytest.raises(Refusal, match="nearest: gdn-mtp-cache-mode"):
+        words("flash-next", "gdn-cache-mode=none")
+
+
+def test_the_names_that_are_known_are_those_of_this_server(parser):
+    options = {option[2:] for option in parser._option_string_actions if option.startswith("--")} - {"help"}
+    assert argument_names() == options, "write them into server_arguments.txt again"
 
 
 # As little of a checkpoint's config.json as the server's own classes accept, for 262,144 tokens.

@@ -9,7 +9,7 @@ from types import SimpleNamespace as Fake
 
 import pytest
 
-from sm120.integration.startup.lines import LINES
+from sm120.integration.serve.startup.startup_lines import LINES
 
 SGLANG = Path(importlib.util.find_spec("sglang").submodule_search_locations[0])
 GB = 1 << 30

@@ -1,0 +1,162 @@
+"""`sm120 doctor`: what this machine is, what the installed runtime really contains, what is missing for SM120."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import json
+import os
+import platform
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sm120.integration.build.fetch import free_bytes, sha256_of
+from sm120.integration.build.runtime import has_layer, site_packages
+from sm120.integration.common.checkout import Checkout
+from sm120.integration.common.gpus import gpus, visible
+from sm120.integration.common.tool_output import tool_lines
+
+SM120 = "12.0"
+
+
+@dataclass
+class Diagnosis:
+    """Everything that doctor found; `drift` and `broken` make it exit with 1, `missing` does not."""
+
+    machine: list[tuple[str, str]] = field(default_factory=list)
+    runtime: list[tuple[str, str]] = field(default_factory=list)
+    patches: list[tuple[str, str, str]] = field(default_factory=list)
+    """(project, patch or overlay file, present | drifted: file, …)"""
+    drift: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+    def as_json(self) -> str:
+        return json.dumps(self.__dict__, indent=1)
+
+
+def diagnose(checkout: Checkout) -> Diagnosis:
+    found = Diagnosis()
+    _machine(checkout, found)
+    manifest = _load_manifest(checkout, found)
+    if manifest:
+        _contents(checkout, manifest, found)
+    return found
+
+
+def _machine(checkout: Checkout, found: Diagnosis) -> None:
+    found.machine.append(("system", f"{platform.system()} {platform.release()} {platform.machine()}"))
+    found.machine.append(("python", platform.python_version()))
+    found.machine.append(("free disk", f"{free_bytes(checkout.build) / 2**30:.0f} GiB"))
+    found.machine.append(("memory", _memory()))
+    found_gpus = gpus()
+    if found_gpus is None:
+        found.machine.append(("NVIDIA driver", "none (a normal state: everything but speed and CUDA code runs)"))
+        found.missing.append("an NVIDIA driver and a GPU of compute capability exactly 12.0")
+    else:
+        seen = visible(found_gpus, os.environ)
+        for gpu in found_gpus:
+            hidden = "" if gpu in seen else ", hidden by CUDA_VISIBLE_DEVICES"
+            said = f"{gpu.name}, compute capability {gpu.capability}, {gpu.memory}, driver {gpu.driver}{hidden}"
+            found.machine.append((f"GPU {gpu.number}", said))
+        if not any(gpu.capability == SM120 for gpu in seen):
+            have = ", ".join(gpu.capability for gpu in seen) or "none that CUDA_VISIBLE_DEVICES shows"
+            found.missing.append(f"a GPU of compute capability exactly {SM120}; here: {have}")
+    nvcc = shutil.which("nvcc") or _existing(Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin" / "nvcc")
+    if nvcc:
+        found.machine.append(("nvcc", f"{_version_line([nvcc, '--version'], 'release')} ({nvcc})"))
+    else:
+        found.machine.append(("nvcc", "none"))
+        found.missing.append("nvcc (CUDA toolkit 13.0): JIT kernels cannot be built")
+    compiler = os.environ.get("CXX", "c++").split()
+    found.machine.append(("host compiler", _version_line([*compiler, "--version"]) or "not found"))
+    for tool in ("git", "ninja"):
+        found.machine.append((tool, _version_line([tool, "--version"]) or "none"))
+
+
+def _load_manifest(checkout: Checkout, found: Diagnosis) -> dict[str, Any] | None:
+    path = checkout.runtime / "runtime.json"
+    if not path.is_file():
+        found.runtime.append(("runtime", "none installed"))
+        found.missing.append("an installed runtime: make runtime")
+        return None
+    try:
+        manifest = json.loads(path.read_text())
+    except ValueError as error:
+        found.drift.append(f"{path} does not read ({error}): make runtime")
+        return None
+    found.runtime.append(("identity", manifest["identity"][:12]))
+    found.runtime.append(("flavor", manifest["ingredients"]["flavor"]))
+    for name, version in sorted(manifest["versions"].items()):
+        found.runtime.append((name, version))
+    if manifest["ingredients"]["flavor"] == "cpu":
+        found.missing.append("the cuda flavor of the runtime: make runtime RUNTIME=cuda")
+    return manifest
+
+
+def _contents(checkout: Checkout, manifest: dict[str, Any], found: Diagnosis) -> None:
+    """Compare what is installed with `runtime.json`, file by file; nothing is taken on trust from version strings."""
+    home = checkout.runtime.resolve()
+    installed = site_packages(home)
+    if not has_layer(home, manifest["deps"]):
+        path = checkout.build / "deps" / manifest["deps"]
+        found.drift.append(f"the packages that the runtime runs on are not there ({path}): make runtime")
+    for project, record in sorted(manifest["projects"].items()):
+        drifted = {
+            target
+            for target, expected in record["files"].items()
+            if (sha256_of(installed / target) if (installed / target).is_file() else None) != expected
+        }
+        for patch in record["patches"]:
+            bad = sorted(drifted.intersection(patch["files"]))
+            found.patches.append((project, patch["slug"], f"drifted: {', '.join(bad)}" if bad else "present"))
+        for file in record["overlay"]:
+            state = "drifted" if file["target"] in drifted else "present"
+            found.patches.append((project, f"{file['kernel']} → {file['target']}", state))
+        for target in sorted(drifted):
+            found.drift.append(f"{project}: {target} is not the file that was installed")
+        for target in _record_drift(installed, record["wheel"]["file"], exclude=drifted):
+            found.drift.append(f"{project}: {target} differs from the wheel's RECORD")
+
+
+def _record_drift(installed: Path, wheel: str, exclude: set[str]) -> list[str]:
+    """Files whose bytes are not those of the wheel's RECORD; what installing itself rewrites has no hash there."""
+    name, version = wheel.split("-")[:2]
+    record = installed / f"{name}-{version}.dist-info" / "RECORD"
+    if not record.is_file():
+        return [f"{record.name} of {name} {version}"]
+    bad = []
+    with record.open(newline="") as file:
+        for target, expected, _ in csv.reader(file):
+            if not expected or target in exclude or target.startswith("../"):
+                continue
+            path = installed / target
+            if not path.is_file():
+                bad.append(target)
+                continue
+            with path.open("rb") as content:
+                got = hashlib.file_digest(content, "sha256").digest()
+            if expected != "sha256=" + base64.urlsafe_b64encode(got).decode().rstrip("="):
+                bad.append(target)
+    return bad
+
+
+def _memory() -> str:
+    for line in Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else []:
+        if line.startswith("MemAvailable"):
+            return f"{int(line.split()[1]) / 2**20:.0f} GiB available"
+    return "unknown"
+
+
+def _existing(path: Path) -> str | None:
+    return str(path) if path.is_file() else None
+
+
+def _version_line(command: list[str], containing: str = "") -> str | None:
+    return next((line for line in tool_lines(command) if containing in line), None)
+
+
+def exit_code(found: Diagnosis) -> int:
+    return 1 if found.drift else 0

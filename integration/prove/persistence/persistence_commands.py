@@ -1,0 +1,105 @@
+"""`sm120 faults`, `sm120 bench persistence` and `sm120 prove-persistence`: the tables of docs/persistence.md."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sm120.integration.build.installed_runtime import Runtime
+from sm120.integration.common.console import make_console
+
+console, log = make_console(), make_console(stderr=True)
+RuntimeFolder = Annotated[
+    Path | None,
+    typer.Option(help="runtime folder; SM120_RUNTIME when left out, else build/runtime", show_default=False),
+]
+Folder = Annotated[Path, typer.Option(help="where to put test files: on the file system you will use")]
+
+
+def chosen_runtime(folder: Path | None) -> Runtime:
+    extra = os.environ.get("SM120_RUNTIME_PATHS", "")
+    folder = folder or Path(os.environ.get("SM120_RUNTIME") or "build/runtime")
+    return Runtime(folder.absolute(), tuple(Path(path).absolute() for path in extra.split(os.pathsep) if path))
+
+
+@contextmanager
+def errors_as_messages() -> Iterator[None]:
+    """A missing runtime or tool, or a server or script that died, is one message and exit code 2."""
+    try:
+        yield
+    except (ValueError, RuntimeError) as error:
+        log.print(f"error: {error}", markup=False)
+        raise typer.Exit(2) from error
+
+
+def faults_command(
+    runtime: RuntimeFolder = None,
+    folder: Folder = Path("build/faults"),
+    long: Annotated[bool, typer.Option(help="hundreds of tries per fault instead of tens")] = False,
+) -> None:
+    """Damage stored pages in every way and count what a restore makes of it. Exit 1 on wrong state or an exception."""
+    from sm120.integration.prove.persistence.faults import failures, run_faults, table
+
+    with errors_as_messages():
+        rows = run_faults(
+            chosen_runtime(runtime),
+            folder,
+            long=long,
+            progress=lambda row: log.print(row.fault, row.checksum, row.tries),
+        )
+    console.print(table(rows))
+    found = failures(rows)
+    for line in found:
+        console.print(f"[red]{line}[/red]")
+    raise typer.Exit(1 if found else 0)
+
+
+def bench_command(
+    runtime: RuntimeFolder = None,
+    folder: Folder = Path("build/bench-persistence"),
+    rounds: Annotated[int, typer.Option(help="measured rounds of each variant in each process")] = 3,
+    processes: Annotated[int, typer.Option(help="how many processes: each has its luck with memory")] = 4,
+    short: Annotated[bool, typer.Option(help="one page size only")] = False,
+    fio: Annotated[bool, typer.Option(help="measure what fio reaches on the same disk, too")] = True,
+) -> None:
+    """Write and restore pages through the patched path beside fio, after a check that every page arrives."""
+    from sm120.integration.prove.persistence.storage_bench import SHORT_SIZES, SIZES, costs, run_bench, table
+
+    sizes = SHORT_SIZES if short else SIZES
+    with errors_as_messages():
+        timings = run_bench(chosen_runtime(runtime), folder, sizes=sizes, rounds=rounds, processes=processes, fio=fio)
+    console.print(table(timings))
+    console.print(costs(timings))
+
+
+def prove_persistence_command(
+    runtime: RuntimeFolder = None,
+    work: Annotated[Path, typer.Option(help="where models, logs and pages go")] = Path("build/prove-persistence"),
+    model: Annotated[str, typer.Option(help="dense, hybrid or both")] = "both",
+) -> None:
+    """Serve prompts cold, from every tier, after restarts, kill -9 and damage. Exit 1 unless all tokens are equal."""
+    from sm120.integration.prove.persistence.end_to_end import SETUPS, failures, run_setup, table
+
+    if model not in (*SETUPS, "both"):
+        log.print(f"error: --model is {model!r}, must be dense, hybrid or both")
+        raise typer.Exit(2)
+    found = []
+    for name in SETUPS if model == "both" else (model,):
+        with errors_as_messages():
+            lines = run_setup(
+                name,
+                chosen_runtime(runtime),
+                work,
+                damage=True,
+                progress=lambda line: log.print(line.step, line.prompt, "equal" if line.equal else "NOT EQUAL"),
+            )
+        console.print(table(name, lines))
+        found += [f"{name}: {line}" for line in failures(lines)]
+    for line in found:
+        console.print(f"[red]{line}[/red]")
+    raise typer.Exit(1 if found else 0)

@@ -1,0 +1,87 @@
+"""Apply a series to a tree: zero fuzz, zero drift, all or nothing."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+from sm120.integration.common import git as git_environment
+from sm120.integration.common.refusal import Refusal
+from sm120.integration.series.patch_file import Patch
+
+
+def apply_patch(tree: Path, patch: Patch) -> None:
+    """Apply one patch to `tree`; nothing is written when it is refused, except that a drifted hunk is applied.
+
+    The caller works on a copy and throws it away on a refusal.
+
+    Raises:
+        Refusal: `patch-conflict` (context does not match), `patch-drift` (it matches at another line),
+            `patch-exists`, `patch-symlink`, each with file and line; `disk-full`.
+    """
+    result = _git_apply(tree, patch.path)
+    if result.returncode != 0:
+        if "No space left" in result.stderr:
+            raise Refusal("disk-full", f"no space left while applying {patch.slug}", path=tree)
+        raise _conflict(patch, result.stderr)
+    if drift := _drift(patch, result.stderr):
+        raise drift
+
+
+def applies_with_drift(tree: Path, patch_file: Path) -> subprocess.CompletedProcess[str]:
+    """Apply with line offsets allowed (never fuzz): what a refresh does."""
+    return _git_apply(tree, patch_file)
+
+
+def apply_mode(tree: Path, patch_file: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """`git apply` with `--check`, `--reverse` or both; line offsets are allowed, fuzz is not."""
+    return _git_apply(tree, patch_file, *options)
+
+
+def _git_apply(tree: Path, patch_file: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = ["git", *git_environment.OPTIONS, "apply", "-p1", "--verbose", *options]
+    return subprocess.run(
+        [*command, patch_file.resolve()],
+        cwd=tree,
+        # Inside another repository `git apply` silently skips paths outside its own folder: hide that repository.
+        env=git_environment.isolated() | {"GIT_CEILING_DIRECTORIES": str(tree.resolve().parent)},
+        text=True,
+        capture_output=True,
+    )
+
+
+def _conflict(patch: Patch, stderr: str) -> Refusal:
+    if found := re.search(r"error: patch failed: (.+):(\d+)", stderr):
+        target, line = found[1], int(found[2])
+        return Refusal(
+            "patch-conflict",
+            f"hunk for {target} line {line} does not match the tree (no fuzz is allowed)",
+            path=patch.path,
+            line=patch.hunk_line(target, line),
+            fix=f"sm120 series edit {patch.project} DIR, mend the commit {patch.slug!r}, sm120 series save",
+        )
+    if found := re.search(r"error: (.+): already exists in working directory", stderr):
+        return Refusal("patch-exists", f"creates {found[1]}, which is there already", path=patch.path)
+    if found := re.search(r"error: (.+): No such file or directory", stderr):
+        return Refusal("patch-conflict", f"changes {found[1]}, which the tree lacks", path=patch.path)
+    if found := re.search(r"(?:affected file|reading from) '(.+)' (?:is )?beyond a symbolic link", stderr):
+        return Refusal("patch-symlink", f"{found[1]} lies beyond a symbolic link", path=patch.path)
+    return Refusal("patch-conflict", stderr.strip().splitlines()[-1] if stderr.strip() else "refused", path=patch.path)
+
+
+def _drift(patch: Patch, stderr: str) -> Refusal | None:
+    target = ""
+    for line in stderr.splitlines():
+        if found := re.match(r"Checking patch (.+?)(?: => .+)?\.\.\.", line):
+            target = found[1]
+        elif found := re.match(r"Hunk #(\d+) succeeded at (\d+) \(offset (-?\d+) lines?\)", line):
+            number, at, offset = int(found[1]), int(found[2]), int(found[3])
+            return Refusal(
+                "patch-drift",
+                f"hunk {number} of {target} matches at line {at}, not {at - offset}",
+                path=patch.path,
+                line=patch.hunk_line(target, at - offset),
+                fix=f"sm120 series refresh {patch.project}",
+            )
+    return None

@@ -1,0 +1,183 @@
+"""`sm120 plan`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from sm120.integration.common.console import make_console
+from sm120.integration.serve.capacity import GIB, Capacity, capacity, number, parse_bytes, read_config
+from sm120.integration.serve.host_memory import host_need
+from sm120.integration.serve.placement import Budget, budget, checkpoint_weights, told
+from sm120.integration.serve.planner import SlotReport
+from sm120.integration.serve.planner.resident import later
+from sm120.integration.serve.planner.weights import Weights
+from sm120.integration.serve.profile import Profile, load_profile
+from sm120.integration.serve.published_tokens import (
+    CARD,
+    MIB,
+    PAIRS,
+    free_before_loading,
+    ledger,
+    missing_fraction,
+    planned_here,
+    predicted,
+)
+from sm120.integration.serve.slot_trade import slot_trade
+
+console = make_console()
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command to the main command line."""
+    app.command("plan")(plan_command)
+
+
+def plan_command(
+    profile: Annotated[str, typer.Argument(help="a profile's name")] = "flash-next",
+    gpu_mem: Annotated[str, typer.Option(help="memory of the GPU, free before loading")] = "96600MiB",
+    weights: Annotated[
+        str | None, typer.Option(help="bytes of weights on the GPU; else read from the headers of paths.model, draft")
+    ] = None,
+    static_fraction: Annotated[float | None, typer.Option(help="--mem-fraction-static; else the profile's")] = None,
+    other: Annotated[str | None, typer.Option(help="what else stays on the GPU")] = None,
+    model: Annotated[Path | None, typer.Option(help="config.json, or the folder with it")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, as for serve")] = None,
+    published: Annotated[bool, typer.Option("--published", help="hold the planner against published counts")] = False,
+) -> None:
+    """Show what fits: pools, tokens, slots and the host tier. Exit 1 when not one request of full length does."""
+    if published:
+        _published()
+        return
+    wanted = load_profile(profile, settings)
+    config = read_config(model) if model else None
+    context = number(wanted, "context-length", 0)
+    loaded = None if weights else checkpoint_weights(wanted)
+    on_gpu = parse_bytes(weights) if weights else _on_gpu(loaded)
+    plan = budget(
+        wanted, parse_bytes(gpu_mem), on_gpu, fraction=static_fraction, other=parse_bytes(other) if other else 0
+    )
+    found = capacity(wanted, plan.bytes, config)
+    _show_budget(plan, loaded)
+    _show_pools(wanted.name, found)
+    console.print(f"tokens: {found.tokens:,} at {found.bytes_per_token:,} B each")
+    if plan.short > 0:
+        console.print(
+            f"[bold]tight[/bold]: {plan.not_static / GIB:.2f} GiB are not static; {told(later())} GiB come after the pools"
+        )
+    _show_slots(found.slots)
+    for line in slot_trade(wanted, plan.bytes, config):
+        console.print(line)
+    if found.host:
+        _show_host(found, number(wanted, "mamba-max-states-per-path", 1))
+    need = host_need(wanted, loaded, found)
+    console.print(f"host memory: {need.bytes / 1e9:.1f} GB ({need.told()})")
+    if found.tokens < context:
+        console.print(
+            f"[bold]DOES NOT FIT[/bold]: a request of {context:,} tokens, the profile's context-length, needs "
+            f"{context - found.tokens:,} tokens more than the pool has"
+        )
+        raise typer.Exit(1)
+
+
+def _on_gpu(loaded: Weights | None) -> int:
+    assert loaded is not None
+    return loaded.on_gpu
+
+
+def _weights(profile: Profile) -> int:
+    """Bytes of a profile's checkpoints that lie on the GPU."""
+    return checkpoint_weights(profile).on_gpu
+
+
+def _show_budget(plan: Budget, loaded: Weights | None) -> None:
+    table = Table("GPU memory", "GiB", "from", title_justify="left")
+    table.columns[1].justify = "right"
+    table.add_row("free before loading", f"{plan.gpu_bytes / GIB:.2f}", "--gpu-mem")
+    table.add_row("not static", f"-{plan.not_static / GIB:.2f}", f"mem-fraction-static {plan.fraction:g}")
+    if loaded is None:
+        table.add_row("weights", f"-{plan.weights / GIB:.2f}", "--weights")
+    else:
+        table.add_row("weights of the target", f"-{loaded.gpu / GIB:.2f}", "headers of its shards")
+        if loaded.draft:
+            table.add_row("weights of the draft", f"-{loaded.draft / GIB:.2f}", "headers of its shards")
+    for part in plan.parts:
+        table.add_row(part.name, f"-{part.bytes / GIB:.2f}", part.source)
+    table.add_row("for pools", f"{plan.bytes / GIB:.2f}", "")
+    console.print(table)
+    if loaded and (loaded.host or loaded.disk or loaded.skipped):
+        where = {"on the host": loaded.host, "on a disk": loaded.disk, "not loaded": loaded.skipped}
+        console.print(
+            "not on the GPU: " + ", ".join(f"{size / GIB:.2f} GiB {name}" for name, size in where.items() if size)
+        )
+
+
+def _show_pools(name: str, found: Capacity) -> None:
+    table = Table("pool", "GiB", "how", title=f"{name}: {found.budget / GIB:.2f} GiB for pools", title_justify="left")
+    for pool in found.pools:
+        table.add_row(pool.name, f"{pool.bytes / GIB:,.3f}", pool.formula)
+    table.add_row("left over", f"{found.left / GIB:,.3f}", "less than one page, and rounding")
+    table.add_row("uncharged", f"{found.uncharged / GIB:,.3f}", "side states and padding: out of what is not static")
+    console.print(table)
+
+
+def _show_slots(slots: SlotReport) -> None:
+    console.print(
+        f"slots: {slots.slots}; each request takes {slots.reserved_per_request} to be admitted → {slots.cap} requests; "
+        f"running they hold {slots.held_per_request} each, together {slots.held}; {slots.idle} are left for prefixes"
+    )
+
+
+def _show_host(found: Capacity, per_path: int) -> None:
+    host = found.host
+    assert host is not None
+    draft = f"; the draft {host.draft_bytes / 1e9:.1f} GB on top" if host.draft_bytes else ""
+    console.print(
+        f"host tier: {host.tokens:,} tokens ({host.kv_bytes / 1e9:.1f} GB) and {host.states:,} states "
+        f"({host.state_bytes / 1e9:.1f} GB){draft}"
+        + (f"; without states it would be at most {found.host_tokens:,} tokens" if found.host_tokens else "")
+    )
+    shortest = host.tokens_per_state * per_path
+    console.print(
+        f"a prefix comes back only with a state: states, not tokens, limit restores where prefixes are shorter than "
+        f"{shortest:,} tokens" + (f" ({per_path} states each)" if per_path > 1 else "")
+    )
+
+
+def _published() -> None:
+    free, (first, second) = free_before_loading(), PAIRS
+    for pair in PAIRS:
+        entries, start, end = ledger(pair), pair.before, pair.after
+        table = Table("what", "bytes", "how", title_justify="left",
+                      title=f"{pair.profile}: {start.tokens:,} to {end.tokens:,} tokens, reported by others")  # fmt: skip
+        table.columns[1].justify = "right"
+        for name, count, each in (
+            ("tokens", entries.tokens, entries.bytes_per_token),
+            ("state slots", entries.slots, entries.slot_bytes),
+            ("draft rows", entries.draft_slots, entries.slot_bytes),
+        ):
+            table.add_row(name, f"{count * each:+,}", f"{count:+,} x {each:,}")
+        table.add_row("sum", f"{entries.budget:+,}", f"fraction {start.fraction:g} to {end.fraction:g} of {free:,} B")
+        rest = entries.budget - entries.brought(free)
+        table.add_row("left unexplained", f"{rest:+,}", f"{rest / entries.bytes_per_token:+.1f} tokens")
+        console.print(table)
+        console.print(f"{pair.given}.")
+        if pair is first:
+            console.print(
+                f"The one unknown is the memory free before loading: {free / MIB:,.0f} of the card's {CARD / MIB:,.0f} MiB "
+                f"make the sum come out."
+            )
+            here = planned_here()
+            console.print(
+                f"In this runtime mode none frees its memory by itself: {here:,} tokens at an unchanged fraction, "
+                f"{(here - end.tokens) / end.tokens:+.2%}.\n"
+            )
+    found = predicted(second)
+    console.print(
+        f"With the memory of the first pair the planner says {found:,} tokens, published {second.after.tokens:,} "
+        f"({(found - second.after.tokens) / second.after.tokens:+.2%}). Nothing is left over at a fraction of "
+        f"{missing_fraction():.5f}: that the first start had {second.before.fraction:g} is read from the bytes."
+    )

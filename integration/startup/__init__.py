@@ -1,5 +1,0 @@
-"""What a server said while it started, held against what its profile meant."""
-
-from .check import Row, assert_startup, passed
-
-__all__ = ["Row", "assert_startup", "passed"]

@@ -301,7 +301,7 @@ def test_a_commit_reads_and_rebases_like_any_other(built, tmp_path):
     subject, *body = subprocess.run(log, cwd=work, capture_output=True, text=True, check=True).stdout.splitlines()
     assert subject == "core: change worded" and body[:4] == ["why it is so,", "in two lines", "", "  indented"]
     assert "Slug: worded" in body and "worded" in body, "git takes the last lines for trailers"
-    amend = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "core.editor=true", "commit", "--amend", "-q"]
+    amend = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--amend", "--quiet", "--no-edit"]
     subprocess.run([*amend, "--cleanup=whitespace"], cwd=work, check=True)
     assert built.sm120("series", "save", "alpha", str(work)).returncode == 0
     assert {path.name: path.read_bytes() for path in built.folder.iterdir()} == before

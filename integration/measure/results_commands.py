@@ -18,12 +18,6 @@ from sm120.integration.measure.result import PUBLISHED, Conditions, load_result,
 console = make_console()
 
 
-def register(app: typer.Typer) -> None:
-    """Add these commands to the main command line."""
-    app.command("results")(results_command)
-    app.command("compare")(compare_command)
-
-
 def results_command(
     folder: Annotated[Path, typer.Option(help="qualifications made here")] = Path("build/qualify"),
     plots: Annotated[

@@ -19,12 +19,6 @@ console = make_console()
 Set = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: a server argument, or paths., storage., …")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add these commands to the main command line."""
-    app.command("serve")(serve_command)
-    app.command("profiles")(profiles_command)
-
-
 def profiles_command() -> None:
     """List the profiles."""
     table = Table("profile", "device", "what")

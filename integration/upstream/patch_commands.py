@@ -12,29 +12,20 @@ from sm120.integration.build.runtime import pristine_of
 from sm120.integration.common.checkout import Checkout, find_checkout
 from sm120.integration.common.console import make_console, working
 from sm120.integration.common.refusal import Refusal, there_are
+from sm120.integration.series.completion import slugs
 from sm120.integration.series.probes import run_probes
 from sm120.integration.upstream.closure import Closure, find_closure, prove_closure, undeclared
 from sm120.integration.upstream.export import added_files, check_clone, check_folder, export_mbox, export_onto
 from sm120.integration.upstream.pr_body import find_template, pr_body
-from sm120.integration.upstream.status_commands import status_command
-from sm120.integration.upstream.version_commands import bump_command, detector_command, matrix_command, watch_command
 
 console = make_console()
 
 
-def register(app: typer.Typer) -> None:
-    """Add these commands to the main command line."""
-    app.command("closure")(closure_command)
-    app.command("export")(export_command)
-    app.command("status")(status_command)
-    app.command("matrix")(matrix_command)
-    app.command("bump")(bump_command)
-    app.command("watch")(watch_command)
-    app.command("detector")(detector_command)
+Slug = Annotated[str, typer.Argument(help="a patch", autocompletion=slugs)]
 
 
 def closure_command(
-    slug: str, prove: Annotated[bool, typer.Option(help="run the probe on a clean tree with only the closure")] = False
+    slug: Slug, prove: Annotated[bool, typer.Option(help="run the probe on a clean tree with only the closure")] = False
 ) -> None:
     """Show the earlier patches that SLUG needs. Exit 1 when `Requires:` does not name one it needs to apply."""
     checkout = find_checkout()
@@ -56,7 +47,7 @@ def closure_command(
 
 
 def export_command(
-    slug: str,
+    slug: Slug,
     onto: Annotated[str | None, typer.Option(help="CLONE or CLONE@REF: commit on a new branch there")] = None,
     mbox: Annotated[Path | None, typer.Option(help="write files for `git am` into this new folder")] = None,
     body: Annotated[

@@ -14,6 +14,7 @@ from rich.table import Table as Grid
 from sm120.integration.common.checkout import Checkout, find_checkout
 from sm120.integration.common.console import make_console, working
 from sm120.integration.common.refusal import Refusal, there_are
+from sm120.integration.series.completion import projects
 from sm120.integration.upstream.bump import Plan, accept, bump_folder, load_plan, plan_bump, time_machine
 from sm120.integration.upstream.detector import measure, summary
 from sm120.integration.upstream.matrix import Table, make_matrix, record_matrix
@@ -27,7 +28,9 @@ COLOURS = {"applies": "green", "conflicts": "red", "merged": "blue", "superseded
 
 
 def matrix_command(
-    project: Annotated[str | None, typer.Argument(help="one project; all when left out")] = None,
+    project: Annotated[
+        str | None, typer.Argument(help="one project; all when left out", autocompletion=projects)
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON, rungs included")] = False,
     html: Annotated[Path | None, typer.Option(help="write one self-contained page")] = None,
     probes: Annotated[
@@ -87,7 +90,7 @@ def _grid(table: Table) -> Grid:
 
 
 def bump_command(
-    project: str,
+    project: Annotated[str, typer.Argument(autocompletion=projects)],
     version: str,
     wheel: Annotated[Path | None, typer.Option(help="the release's wheel, when it is not in releases.toml")] = None,
     probes: Annotated[bool, typer.Option(help="run the probes on the new release: finds superseded patches")] = False,

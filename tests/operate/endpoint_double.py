@@ -26,6 +26,7 @@ class Behaviour:
         self.one_piece = False
         self.first_batch = 1
         self.token_seconds = 0.002
+        self.text = ""
         self.start_seconds = 0.0
         self.chat = None
         self.talk = None
@@ -91,7 +92,8 @@ def endpoint_double(behaviour: Behaviour):
                 behaviour.disk.add(prompt)
             cached = min(size - 1, found[tier]) if tier else 0
             told = {"honest": cached, "zero": 0, "all": size, "none": None}[behaviour.report]
-            text = "x" * tokens
+            # Words that repeat nothing: a text that falls apart is no answer.
+            text = behaviour.text or " ".join(f"{number * 7919 % 99991:05d}" for number in range(tokens))
             if behaviour.echo_needle and "engraved on the harbour bell is " in prompt:
                 text = " " + prompt.split("engraved on the harbour bell is ")[1].split(".")[0] + "."
             time.sleep(behaviour.start_seconds)

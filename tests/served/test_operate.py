@@ -67,7 +67,7 @@ def test_serve_assert_qualify_watch(tmp_path):
         assert wrong[0].verdict == "DIFFERENT"
 
         conditions = Conditions(device="CPU", model="tiny", runtime="here")
-        endpoint = Endpoint(url, tmp_path / "requests.jsonl")
+        endpoint = Endpoint(url, tmp_path / "requests.jsonl", random_weights=True)
         result = qualify(endpoint, PLAN, tmp_path, name="served", conditions=conditions)
         found = {one.kind: one for one in result.measurements}
         for kind in (
@@ -102,7 +102,7 @@ def test_serve_assert_qualify_watch(tmp_path):
 @pytest.mark.timeout(900)
 def test_plan_full_ends_in_a_report_of_a_tiny_model(tmp_path):
     with served(tmp_path) as (url, _):
-        endpoint = Endpoint(url, tmp_path / "requests.jsonl")
+        endpoint = Endpoint(url, tmp_path / "requests.jsonl", random_weights=True)
         conditions = Conditions(device="CPU", model="tiny", runtime="here")
         result = qualify(endpoint, PLANS["full"], tmp_path, name="full", conditions=conditions, context=2048)
     assert "2,048 tokens a request" in result.conditions.note and "2200000 became" in result.conditions.note

@@ -74,11 +74,6 @@ def make_server(url: str, port: int = 0) -> ThreadingHTTPServer:
     return ThreadingHTTPServer(("127.0.0.1", port), Handler)
 
 
-def register(app: typer.Typer) -> None:
-    """Add this command to the main command line."""
-    app.command("metrics")(metrics_command)
-
-
 def metrics_command(
     url: Annotated[str, typer.Option(help="the server, started with --enable-metrics")] = "http://127.0.0.1:30000",
     port: Annotated[int, typer.Option(min=0, max=65535, help="port of the page; 0 takes a free one")] = 0,

@@ -70,6 +70,15 @@ class SharedTestModules(BaseModel):
     folder: str
 
 
+class FieldTable(BaseModel):
+    """A table of upstream's, `file`, whose last lines name new fields of the classes below `fields` (wheel paths)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    file: str
+    fields: str
+
+
 class PythonStyle(BaseModel):
     """How upstream's own hooks lay Python out: the formatter's line length, and what its import sorter calls its own."""
 
@@ -119,6 +128,8 @@ class Pin(BaseModel):
     """Packages that upstream's tests import under another name than the wheel has."""
     python_style: PythonStyle | None = None
     """How upstream formats Python; without it what is exported stays as it is here."""
+    field_table: FieldTable | None = None
+    """Where upstream lists the arguments that a patch adds; two patches cannot both append to it, so exporting does."""
     cpp_style: str = ""
     """File in the wheel that says how clang-format lays C++ and CUDA out; without it what is exported stays as it is."""
     export_notes: list[str] = []

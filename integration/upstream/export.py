@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from sm120.integration.series.patch_file import Patch
 from sm120.integration.series.pin import Pin
 from sm120.integration.series.probes import probe_modules
 from sm120.integration.upstream.closure import Closure
+from sm120.integration.upstream.field_table import new_fields, with_fields
 from sm120.integration.upstream.shared_modules import from_package
 from sm120.integration.upstream.style import styled, styled_cpp
 
@@ -61,6 +63,7 @@ def export_onto(
             for target, data in files:
                 _add_file(clone, environment, recipe.series.pin.upstream_path(target), data, patch)
             _apply_cached(clone, environment, upstream_diff(recipe.series.pin, patch), patch)
+            _append_fields(clone, environment, recipe.series.pin, patch)
             for target, text in upstream_tests(checkout, recipe.series.pin, patch):
                 if target not in tests:  # tests of neighbours share modules
                     _add_file(clone, environment, target, text.encode(), patch)
@@ -116,7 +119,12 @@ def release_clone(recipe: Recipe, pristine: Path, patches: list[Patch], folder: 
     """A git repository with the files that `patches` touch, where upstream keeps them."""
     folder.mkdir(parents=True)
     _git(folder, "init", "--quiet")
-    copy_touched(pristine, patches, folder, recipe.series.pin.upstream_path)
+    pin = recipe.series.pin
+    copy_touched(pristine, patches, folder, pin.upstream_path)
+    if pin.field_table is not None:
+        table = folder / pin.upstream_path(pin.field_table.file)
+        table.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(pristine / pin.field_table.file, table)
     _git(folder, "add", "--all", "--force")
     # No hook of theirs is meant for this commit, and nobody will see a signature of it.
     options = ["--quiet", "--allow-empty", "--no-verify", "--no-gpg-sign"]
@@ -217,6 +225,19 @@ def _add_file(clone: Path, environment: dict[str, str], target: str, data: bytes
         raise Refusal("export-conflict", f"{target} exists there already", path=patch.path)
     blob = _git(clone, "hash-object", "-w", "--stdin", stdin=data)
     _git(clone, "update-index", "--add", "--cacheinfo", f"100644,{blob},{target}", environment=environment)
+
+
+def _append_fields(clone: Path, environment: dict[str, str], pin: Pin, patch: Patch) -> None:
+    names = new_fields(pin, patch)
+    if not names or pin.field_table is None:
+        return
+    target = pin.upstream_path(pin.field_table.file)
+    blob = _git(
+        clone, "rev-parse", f":{target}", environment=environment, code="export-conflict", what=f"lacks {target}"
+    )
+    text = _run(clone, ["cat-file", "blob", blob]).stdout.decode()  # whole: the last line end counts
+    blob = _git(clone, "hash-object", "-w", "--stdin", stdin=with_fields(text, names, patch))
+    _git(clone, "update-index", "--cacheinfo", f"100644,{blob},{target}", environment=environment)
 
 
 def _apply_cached(clone: Path, environment: dict[str, str], diff: str, patch: Patch) -> None:

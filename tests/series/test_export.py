@@ -12,6 +12,7 @@ import pytest
 
 from sm120.integration.build.identity import load_recipe
 from sm120.integration.build.runtime import pristine_of
+from sm120.integration.series.patch_file import Patch
 from sm120.integration.series.pin import Pin
 from sm120.integration.upstream.closure import closure_tree, find_closure, undeclared
 from sm120.integration.upstream.export import export_mbox, release_clone, upstream_tests
@@ -70,8 +71,20 @@ def test_exported_commits_apply_and_stand_alone(project, slug, tmp_path):
     assert_upstreams_hooks_agree(clone, recipe.series.pin)
     for patch in closure.patches:
         assert_tests_fit_the_harness(clone, recipe.series.pin, upstream_tests(CHECKOUT, recipe.series.pin, patch))
+        assert_arguments_are_listed(clone, recipe.series.pin, patch)
     for path in files:
         assert_stands_alone(path)
+
+
+def assert_arguments_are_listed(clone: Path, pin: Pin, patch: Patch) -> None:
+    """Whatever field a patch adds to a group of arguments is named in upstream's table, once."""
+    if pin.field_table is None:
+        return
+    table = (clone / pin.upstream_path(pin.field_table.file)).read_text()
+    for file in patch.files:
+        if file.path.startswith(pin.field_table.fields):
+            for name in re.findall(r"^\+    (\w+): A\[", str(file), re.MULTILINE):
+                assert table.count(f'    "{name}",\n') == 1, f"{name} is not in {pin.field_table.file}"
 
 
 def code_of(source: bytes) -> tuple[list[str], str]:

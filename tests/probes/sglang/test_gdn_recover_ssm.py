@@ -3,6 +3,10 @@
 The runtime's own pool, GDN backend and commit are driven on the CPU; their Triton kernels run in the interpreter.
 """
 
+import os
+
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
 import inspect
 import sys
 import types

@@ -4,6 +4,10 @@ The side stream is a stand-in that runs nothing until somebody waits for it: the
 choose. A reader that forgets to join sees the old state, every time.
 """
 
+import os
+
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
 import contextlib
 import sys
 import types

@@ -9,7 +9,20 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from nixl_storage import fill, hicache_nixl, kv_indices, kv_pool, mamba_pool, mamba_transfer, pages_equal, storage, wipe
+from nixl_storage import (
+    fill,
+    hicache_nixl,
+    kv_indices,
+    kv_pool,
+    mamba_pool,
+    mamba_transfer,
+    needs_nixl,
+    pages_equal,
+    storage,
+    wipe,
+)
+
+pytestmark = needs_nixl
 
 PAGES = 16
 KEYS = [f"k{i}" for i in range(PAGES)]

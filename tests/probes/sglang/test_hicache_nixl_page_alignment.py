@@ -14,11 +14,14 @@ from nixl_storage import (
     kv_pool,
     mamba_pool,
     mamba_transfer,
+    needs_nixl,
     pages_equal,
     storage,
     stored_files,
     wipe,
 )
+
+pytestmark = needs_nixl
 
 
 class BytePages:

@@ -63,6 +63,6 @@ def test_exact_architectures_become_gencode_flags(tmp_path: Path) -> None:
 def gencode(folder: Path, archs: str) -> subprocess.CompletedProcess[str]:
     script = folder / "script.cmake"
     script.write_text(
-        f'include({ROOT}/cmake/Sm120Gencode.cmake)\nsm120_gencode(flags {archs})\nmessage("${{flags}}")\n'
+        f'include("{ROOT}/cmake/Sm120Gencode.cmake")\nsm120_gencode(flags {archs})\nmessage("${{flags}}")\n'
     )
     return cmake("-P", str(script))

@@ -64,7 +64,7 @@ def test_one_kernel_or_one_patch_is_tested_where_it_is_asked_for(installed: Path
     assert "--durations" in everything and "probe" not in everything
     kernel, patch = narrowed(installed, "KERNEL=qsa"), narrowed(installed, "PATCH=some-slug")
     assert "pytest -n 2 kernels/qsa\n" in kernel and "--durations" not in kernel
-    assert "probe some-slug\n" in patch and "closure some-slug --prove\n" in patch and "pytest" not in patch
+    assert "probe some-slug\n" in patch and "closure some-slug --prove\n" in patch and "-m pytest" not in patch
     assert narrowed(installed, KERNEL="qsa", PATCH="x") == everything, (
         "a variable that happens to be set narrows nothing"
     )

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from sm120.integration.common.checkout import find_checkout
-from sm120.integration.common.console import make_console
+from sm120.integration.common.console import make_console, working
 
 console = make_console()
 
@@ -17,7 +17,8 @@ def doctor_command(json: Annotated[bool, typer.Option("--json", help="print JSON
     """Say what this machine is, what the runtime contains, and what is missing for SM120. Exit 1 on drift."""
     from sm120.integration.build.doctor import diagnose, exit_code
 
-    found = diagnose(find_checkout())
+    with working("hashing the files of the installed runtime"):
+        found = diagnose(find_checkout())
     if json:
         typer.echo(found.as_json())
         raise typer.Exit(exit_code(found))

@@ -11,6 +11,8 @@ MEANING = {
     "applies": "needed, and it applies as it is",
     "applies with closure": "needed, and it applies after the patches that it requires",
     "conflicts": "needed or unknown, and it does not apply",
+    "partly": "upstream has a part of this change; what it lacks first is named",
+    "disputed": "the text says that upstream has it, its probe fails there",
     "merged": "upstream has this change",
     "superseded": "upstream fixed it by other code: the probe passes on the unpatched release",
     "n/a": "an older release without the code that it changes",
@@ -18,7 +20,7 @@ MEANING = {
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --applies: #2e7d32; --applies-with-closure: #558b2f;
-  --conflicts: #c62828; --merged: #1565c0; --superseded: #6a1b9a; --n-a: #757575; }
+  --conflicts: #c62828; --partly: #a85b00; --disputed: #b71c1c; --merged: #1565c0; --superseded: #6a1b9a; --n-a: #757575; }
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 80rem; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.5rem; }
 table { border-collapse: collapse; width: 100%; }

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from sm120.integration.common.checkout import find_checkout
-from sm120.integration.common.console import make_console
+from sm120.integration.common.console import make_console, working
 from sm120.integration.common.refusal import Refusal
 
 app = typer.Typer(no_args_is_help=True, help="Look at, check, rewrite and edit a patch series.")
@@ -49,12 +49,13 @@ def series_refresh(
     stale = []
     for name in [project] if project else checkout.projects():
         recipe = load_recipe(checkout, name)
-        pristine = pristine_of(checkout, recipe)
-        if check:
-            pairs = canonical.canonical_patches(recipe.series, pristine, recipe.overlay)
-            stale += [p.slug for p, text in pairs if p.path.read_bytes() != text.encode(errors="surrogateescape")]
-        else:
-            stale += canonical.refresh(recipe.series, pristine, recipe.overlay)
+        with working(f"applying the patches of {name}"):
+            pristine = pristine_of(checkout, recipe)
+            if check:
+                pairs = canonical.canonical_patches(recipe.series, pristine, recipe.overlay)
+                stale += [p.slug for p, text in pairs if p.path.read_bytes() != text.encode(errors="surrogateescape")]
+            else:
+                stale += canonical.refresh(recipe.series, pristine, recipe.overlay)
     for slug in stale:
         console.print(f"{'not canonical' if check else 'rewritten'}: {slug}")
     raise typer.Exit(1 if check and stale else 0)
@@ -90,7 +91,8 @@ def series_edit(project: str, folder: Path) -> None:
     from sm120.integration.series.workspace import edit
 
     checkout = find_checkout()
-    count = edit(checkout, load_recipe(checkout, project), folder)
+    with working(f"making a commit of each patch of {project}"):
+        count = edit(checkout, load_recipe(checkout, project), folder)
     console.print(f"{count} patches as commits on branch 'series' of {folder}; write them back with sm120 series save")
 
 
@@ -100,7 +102,8 @@ def series_save(project: str, folder: Path) -> None:
     from sm120.integration.series.workspace import save
 
     checkout = find_checkout()
-    saved = save(checkout, project, folder)
+    with working(f"writing the commits back as the series of {project}"):
+        saved = save(checkout, project, folder)
     for slug in saved.slugs:
         console.print(slug)
     for slug in saved.deleted:

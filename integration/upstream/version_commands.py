@@ -24,7 +24,15 @@ from sm120.integration.upstream.watch import new_versions, report, try_release
 
 console = make_console()
 progress = make_console(stderr=True)
-COLOURS = {"applies": "green", "conflicts": "red", "merged": "blue", "superseded": "magenta", "n/a": "dim"}
+COLOURS = {
+    "applies": "green",
+    "conflicts": "red",
+    "partly": "yellow",
+    "disputed": "red",
+    "merged": "blue",
+    "superseded": "magenta",
+    "n/a": "dim",
+}
 
 
 def matrix_command(
@@ -99,14 +107,18 @@ def bump_command(
     ] = False,
     accept_plan: Annotated[bool, typer.Option("--accept", help="carry out the plan that the last run made")] = False,
     drop: Annotated[list[str] | None, typer.Option(help="with --accept: give this patch up")] = None,
+    taken: Annotated[
+        list[str] | None,
+        typer.Option(help="with --accept: I looked, and upstream has this patch (not an exact reverse)"),
+    ] = None,
 ) -> None:
     """Try the series of PROJECT on another release and write a plan; exit 1 while patches are undecided."""
     checkout = find_checkout()
     known_projects(checkout, project)
-    if drop and not accept_plan:
-        raise Refusal("bump-drop", "--drop goes with --accept")
+    if (drop or taken) and not accept_plan:
+        raise Refusal("bump-drop", "--drop and --taken go with --accept")
     if accept_plan:
-        for line in accept(checkout, load_plan(checkout, project, version), drop or []):
+        for line in accept(checkout, load_plan(checkout, project, version), drop or [], taken or []):
             console.print(line, markup=False)
         console.print(f"ledger.toml: give every row of {project} a verdict for {version}")
         console.print(
@@ -127,6 +139,10 @@ def bump_command(
     if plan.open:
         console.print(f"mend the files under {folder / 'conflicts'} and run this again,", markup=False, soft_wrap=True)
         console.print("or give patches up: " + " ".join(f"--drop {outcome.slug}" for outcome in plan.open))
+    for outcome in plan.unsure:
+        console.print(
+            f"merged, but not by an exact reverse: look, then --accept --taken {outcome.slug}", soft_wrap=True
+        )
     console.print(f"plan: {folder / 'plan.json'}; carry it out with --accept", markup=False, soft_wrap=True)
     raise typer.Exit(1 if plan.open else 0)
 
@@ -156,7 +172,7 @@ def detector_command(
     for trial in trials:
         if show and not trial.right:
             typer.echo(f"{trial.kind}: {trial.change} on {trial.release}: {trial.verdict.why}")
-    if any(trial.along for trial in trials if trial.kind.startswith("never")):
+    if any(trial.state == "merged" for trial in trials if trial.kind.startswith(("never", "without"))):
         raise typer.Exit(1)
 
 

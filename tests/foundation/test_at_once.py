@@ -55,7 +55,7 @@ def test_a_build_does_not_sweep_what_another_still_fills(tmp_path):
 
 def test_what_a_killed_process_filled_is_swept(tmp_path):
     code = (
-        "import os, signal, sys; from pathlib import Path; from sm120.integration.tree import build_aside\n"
+        "import os, signal, sys; from pathlib import Path; from sm120.integration.build.tree import build_aside\n"
         "build_aside(Path(sys.argv[1]) / 'tree', lambda aside: os.kill(os.getpid(), signal.SIGKILL))"
     )
     assert subprocess.run([sys.executable, "-c", code, tmp_path]).returncode < 0

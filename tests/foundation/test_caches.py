@@ -13,9 +13,13 @@ from sm120.integration.common.checkout import Checkout
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    # Where the tests' own home is read-only, these are set for every test.
+    for name in [
+        name for name in os.environ if name.endswith(("_CACHE", "_CACHE_DIR", "_CACHE_HOME", "_HOME", "_BASE"))
+    ]:
+        monkeypatch.delenv(name)
+    monkeypatch.delenv("MPLCONFIGDIR", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    for name in ("SM120_CACHE", "XDG_CACHE_HOME", "HF_HOME"):
-        monkeypatch.delenv(name, raising=False)
     (tmp_path / "home").mkdir()
     return tmp_path / "home"
 

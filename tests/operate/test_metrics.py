@@ -73,6 +73,7 @@ def test_a_gauge_that_no_round_has_set_is_no_number(old, new):
     assert shown["accept_length"] == {"0.0": None, "1.0": 1.0}[new] if old == "3.25" else 3.25
 
 
+@pytest.mark.runtime
 def test_the_metrics_are_those_of_the_release():
     """The names that the page reads are made in the installed collector."""
     collector = next(

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from sm120.integration.cli import app
 from sm120.integration.common.refusal import Refusal
-from sm120.integration.measure.compare import compare
+from sm120.integration.measure.compare import compare, lacking
 from sm120.integration.measure.result import FOLDER, Result, load_result, published, schema_text
 
 PUBLISHED = {
@@ -18,6 +18,11 @@ PUBLISHED = {
     "others-flash-next": {10103.7, 7872.15, 171.09, 427.54, 824384},
     "others-flash-next-full": {745600},
     "others-27b-restores": {14.64, 775168},
+    "others-flash-next-adaptive": {218.63, 489.35, 17235.9, 8839.75, 1067072},
+    "others-flash-next-components": {468.0, 232.0, 248.0, 307.0},
+    "others-flash-next-lossless": {203.0},
+    "others-flash-next-360w": {206.0, 800.0, 1170.0},
+    "others-flash-next-plain": {166.4, 413.9},
 }
 
 
@@ -196,3 +201,32 @@ def test_published_results_are_drawn_where_there_is_something_to_draw(tmp_path):
     }
     assert drawn["others-27b-dflash2"] == ["decode", "prefill"] and drawn["others-27b-stock"] == ["decode", "prefill"]
     assert "others-27b-restores" not in drawn  # a restore alone is beside nothing
+
+
+def test_published_results_are_unlike_each_other_in_named_ways():
+    flash = [load_result(FOLDER / "published" / f"{name}.json") for name in PUBLISHED if "flash" in name]
+    recent = [one for one in flash if one.id.startswith("others-flash-next-")]
+    for index, first in enumerate(recent):
+        for second in recent[index + 1 :]:
+            assert lacking(first, second), (first.id, second.id)
+            assert all(line.change is None for line in compare(first, second) if line.kind != "token pool")
+
+
+def test_the_accept_line_that_is_printed_lets_the_comparison_through():
+    run = CliRunner(env={"COLUMNS": "80"}).invoke
+    done = run(app, ["compare", "others-flash-next", "others-flash-next-adaptive"])
+    line = next(line for line in done.output.splitlines() if "sm120 compare" in line)
+    assert done.exit_code == 1
+    again = run(app, line.split("sm120 ")[1].split())
+    assert again.exit_code == 0 and "sm120 compare" not in again.output and "+70.6%" in again.output
+    # No condition helps where nothing was asked alike.
+    assert "sm120 compare" not in run(app, ["compare", "others-flash-next", "others-flash-next-360w"]).output
+
+
+def test_a_token_pool_does_not_depend_on_sampling_or_power():
+    pools = [result(measurements=[{"kind": "token pool", "value": v, "unit": "tokens"}]) for v in (100.0, 110.0)]
+    pools[1].conditions.sampling = pools[1].conditions.power_limit_w = None
+    (line,) = compare(*pools)
+    assert line.change == pytest.approx(0.1) and line.refused is None
+    pools[1].conditions.runtime = "other"
+    assert "runtime" in compare(*pools)[0].refused

@@ -45,7 +45,12 @@ def test_every_line_is_needed_and_its_wording_too(name):
         assert "not seen" in {row.verdict for row in without.values()}, line
         # The same line in other words, with every value still in it.
         other = line[:22] + line[22:].replace("=", " is ").replace("size:", "bytes:").replace("O_DIRECT", "direct I/O")
-        other = other.replace("'nixl'", "nixl").replace("initparams", "parameters").replace("Capture", "Captured")
+        other = (
+            other.replace("'nixl'", "nixl")
+            .replace("initparams", "parameters")
+            .replace("Capture", "Captured")
+            .replace("Allocating", "Made")
+        )
         assert other != line
         reworded = table(name, "".join([*lines[:number], other, *lines[number + 1 :]]))
         assert not passed(list(reworded.values())), line
@@ -125,3 +130,25 @@ def test_the_command_line(tmp_path):
     assert "startup-log" in str(run(app, ["assert-startup", "flash-next", "--log", "/nowhere"]).exception)
     done = run(app, ["assert-startup", "flash-next", "--url", "http://127.0.0.1:9"])
     assert "startup-url" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("was", "became", "row"),
+    [
+        ("max_running_requests=4,", "max_running_requests=3,", "max-running-requests, in effect"),
+        ("context_len=524288", "context_len=262144", "context-length, in effect"),
+        ("max_mamba_cache_size: 24,", "max_mamba_cache_size: 21,", "max-mamba-cache-size, in effect"),
+        ("bs=[1, 2, 4],", "bs=[1, 2],", "requests of the largest graph"),
+        ("(69 state slots,", "(50 state slots,", "host pool, states"),
+    ],
+)
+def test_what_the_server_lowers_without_a_word_shows_as_asked_and_effective(was, became, row):
+    text = (LOGS / "flash-next.log").read_text()
+    assert was in text
+    rows = {one.name: one for one in assert_startup(load_profile("flash-next"), text.replace(was, became))}
+    assert rows[row].verdict == "DIFFERENT" and rows[row].expected != rows[row].found
+    # What nobody said is not seen, which is never ok.
+    gone = "\n".join(line for line in text.splitlines() if was not in line)
+    assert {one.name: one for one in assert_startup(load_profile("flash-next"), gone)}.get(row) is None or {
+        one.name: one.verdict for one in assert_startup(load_profile("flash-next"), gone)
+    }[row] == "not seen"

@@ -87,6 +87,7 @@ def test_logs_which_stand_ins_ran(tmp_path: Path) -> None:
     assert log.read_text() == f"{done.stdout.strip()} proof_extra_0 thing\n"
 
 
+@pytest.mark.runtime
 def test_a_hook_file_that_imports_torch_does_not_slip_past_the_stand_ins(tmp_path: Path) -> None:
     code = "import torch; here = torch.ones(1); print(here.pin_memory() is here)"
     done = run(tmp_path, code, "import torch\n")

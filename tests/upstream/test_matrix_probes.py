@@ -103,6 +103,35 @@ def test_a_probe_that_takes_the_process_down_keeps_no_other_from_its_verdict(que
         make_matrix(queue.checkout, "alpha", probes=True)
 
 
+@pytest.mark.parametrize(
+    "broken",
+    [
+        ProbeResult(0, 0, 1, 0, ("first: the process ended early: No module named pytest",)),
+        ProbeResult(0, 0, 1, 0, ("first: the process ended early: the probes did not end within 300 s",)),
+        ProbeResult(1, 0, 0, 1, ()),
+    ],
+    ids=["no-pytest", "time-out", "skipped"],
+)
+def test_what_broke_once_is_asked_again_and_never_recorded(queue, monkeypatch, broken):
+    ran = []
+
+    def run(checkout, patches, tree, **_):
+        ran.append((tree, [patch.slug for patch in patches]))
+        return {patch.slug: broken if patch.slug == "first" else RED for patch in patches}
+
+    monkeypatch.setattr(matrix, "run_probes", run)
+    table = make_matrix(queue.checkout, "alpha", probes=True)
+    assert "cannot run there" in table.rows[0].cells["1.0"].rungs[-1].detail
+    path = record_matrix(queue.checkout, [table], TODAY)
+    assert len(json.loads(path.read_text())["probes"]) == 2, "the two answers of the second, on two releases"
+    ran.clear()
+    monkeypatch.setattr(
+        matrix, "run_probes", lambda checkout, patches, tree, **_: ran.append(tree) or {p.slug: RED for p in patches}
+    )
+    table = make_matrix(queue.checkout, "alpha", probes=True)
+    assert ran == ["0.9", "1.0"] and "fails there" in table.rows[0].cells["1.0"].rungs[-1].detail
+
+
 def test_the_readme_is_made_from_the_record_and_a_stale_one_is_refused(queue, monkeypatch):
     with pytest.raises(Refusal, match=r"(?s)\[matrix-record\].*sm120 matrix --record"):
         patch_table(queue.checkout)
@@ -149,7 +178,7 @@ def test_a_record_that_does_not_read_is_refused(queue, text):
 
 def test_the_record_has_no_path_of_a_machine(queue, monkeypatch):
     failure = "test_a: ImportError: cannot import name 'y' from 'z' (/home/me/z.py)"
-    broken = ProbeResult(0, 0, 1, 0, (failure,))
+    broken = ProbeResult(0, 1, 0, 0, (failure,))
     monkeypatch.setattr(matrix, "run_probes", lambda checkout, patches, tree, **_: {p.slug: broken for p in patches})
     path = record_matrix(queue.checkout, [make_matrix(queue.checkout, "alpha", probes=True)], TODAY)
     assert "/home" not in path.read_text() and json.loads(path.read_text())["probes"]

@@ -32,7 +32,7 @@ def results(project: str, state: str) -> dict[str, ProbeResult]:
     return _results[project, state]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.xdist_group("probes")
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: f"{patch.project}-{patch.slug}")
 def test_red_on_pristine_green_on_patched(patch: Patch):

@@ -207,7 +207,7 @@ def test_a_wheel_that_is_named_is_the_one_that_probes_run_on(queue, monkeypatch,
         return {patch.slug: ProbeResult(0, 1, 0, 0, ("x",)) for patch in patches}
 
     monkeypatch.setattr(matrix, "run_probes", run)
-    release = local_release(wheel, "1.2")
+    release = local_release(wheel, "1.2", "alpha")
     bump.plan_bump(queue.checkout, "alpha", release, wheel=wheel, probes=True)
     assert trees == [NEW["alpha/extra.py"]]
 

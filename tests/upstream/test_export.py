@@ -14,7 +14,7 @@ from sm120.integration.common.refusal import Refusal
 from sm120.integration.upstream.closure import find_closure
 from sm120.integration.upstream.export import export_mbox, export_onto
 
-from .conftest import foundation
+from .. import mini_checkout as foundation
 
 IDENTITY = {
     f"GIT_{role}_{what}": value

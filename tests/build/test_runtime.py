@@ -26,8 +26,8 @@ from sm120.integration.series.patch_file import parse_patch
 from sm120.integration.series.series import write_patches
 from sm120.integration.upstream.releases import Release, release_tree
 
-from .conftest import PRISTINE, at, make_mini, make_wheel, runtime_state
-from .test_refusals import add_fuzzy_patch, add_kernel
+from ..mini_checkout import PRISTINE, at, make_mini, make_wheel, runtime_state
+from ..series.test_refusals import add_fuzzy_patch, add_kernel
 
 HOOK = PRISTINE["alpha/core.py"].replace("line_30 = 30", "line_30 = 'hook'")
 

@@ -66,14 +66,14 @@ def test_a_module_beside_the_tests_would_stop_the_collector(exported, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("upstream-ci")
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("interpreted", [True, False], ids=["asks-for-the-interpreter", "without-it"])
 def test_the_exported_tests_pass_without_stand_ins(exported, interpreted):
     """In two processes for speed: one variable decides for a whole process whether Triton's kernels are interpreted."""
     folder, files = exported
     chosen = [path for path in files.values() if sets_interpreter(path) == interpreted]
     assert len(chosen) > 4
-    status, said = run(["-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", *chosen], folder)
+    status, said = run(["-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", *chosen], folder, timeout=840)
     assert status == 0, said[-6000:]
 
 

@@ -35,6 +35,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "assert-startup": Entry(
             "serve.startup.startup_commands:assert_startup_command", "Did the intended path start?"
         ),
+        "prefix": Entry("measure.prefix_commands:prefix_command", "Where does the prefix of a prompt come from?"),
         "metrics": Entry("serve.metrics.metrics_page:metrics_command", "Serve a live page of a running server."),
         "namespace": Entry(
             "serve.namespace.namespace_commands:app", "Folders for stored pages, named by their meaning."

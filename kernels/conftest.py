@@ -16,7 +16,7 @@ from sm120.kernels._lib.device import why_no_device
 if why_no_device() is not None:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-simulated_tests: list[str] = []
+SIMULATED = ("device", "simulated")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -56,7 +56,7 @@ def _device(request: pytest.FixtureRequest) -> None:
         return
     if why_no_device() is not None:
         request.getfixturevalue("simulated_device")
-        simulated_tests.append(request.node.nodeid)
+        request.node.user_properties.append(SIMULATED)
         return
     interpreted = interpreted_kernels()
     assert not interpreted, f"a device is here, and these would run in Triton's interpreter: {interpreted}"
@@ -82,6 +82,15 @@ def interpreted_kernels() -> list[str]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if simulated_tests:
-        count, reason = len(simulated_tests), why_no_device()
-        terminalreporter.write_line(f"{count} device tests ran on the simulated device, evidence for no rung: {reason}")
+    """Say what ran where; the mark comes with each report, because another process may have run the test."""
+    reports = [report for group in terminalreporter.stats.values() for report in group]
+    marked = [report for report in reports if getattr(report, "when", "") == "call" and SIMULATED in properties(report)]
+    if marked:
+        reason = why_no_device()
+        terminalreporter.write_line(
+            f"{len(marked)} device tests ran on the simulated device, evidence for no rung: {reason}"
+        )
+
+
+def properties(report: pytest.TestReport) -> list[tuple[str, object]]:
+    return [tuple(pair) for pair in getattr(report, "user_properties", ())]

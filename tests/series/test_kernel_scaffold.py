@@ -19,6 +19,7 @@ from sm120.integration.series.kernel_scaffold import new_kernel
 from sm120.integration.series.overlay import load_overlay, place_overlay
 
 CHECKOUT = find_checkout(Path(__file__).parent)
+pytestmark = pytest.mark.runtime
 NAME = "rows_of_a_rather_long_name"
 
 

@@ -18,7 +18,7 @@ from sm120.integration.upstream import bump, matrix
 from sm120.integration.upstream.matrix import make_matrix
 from sm120.integration.upstream.releases import Release, fetched, find_release, load_releases, local_release
 
-from .conftest import foundation
+from .. import mini_checkout as foundation
 
 CORE = foundation.PRISTINE["alpha/core.py"]
 KERNEL = foundation.PRISTINE["alpha/data/kernel.cu"]

@@ -14,7 +14,7 @@ from sm120.integration.upstream.github import pull_states
 from sm120.integration.upstream.matrix import Cell
 from sm120.integration.upstream.status import last_known, refresh, statuses
 
-from .conftest import foundation
+from .. import mini_checkout as foundation
 
 TODAY = datetime.date(2026, 11, 29)
 

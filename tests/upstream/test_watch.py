@@ -16,7 +16,7 @@ from sm120.integration.upstream.matrix import Cell, Row, Table
 from sm120.integration.upstream.releases import Release
 from sm120.integration.upstream.watch import News, new_companions, new_toolchain, new_versions, report
 
-from .conftest import foundation
+from .. import mini_checkout as foundation
 
 PAGES = Path(__file__).parent / "index_pages"
 """What the index said of each project on 2026-12-01, cut to the newest releases."""

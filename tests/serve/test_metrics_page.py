@@ -177,3 +177,22 @@ def test_in_a_browser_a_missing_server_is_said():
     with serving(make_server("http://127.0.0.1:9")) as page:
         dom = opened(f"{page}/?every=1")
     assert "no sample: http://127.0.0.1:9/metrics" in dom and "…" in set(outputs(dom).values())
+
+
+def test_sources_are_printed_once_with_their_shares():
+    from typer.testing import CliRunner
+
+    from sm120.integration.cli import app
+
+    with collector([BEFORE]) as url:
+        done = CliRunner(env={"COLUMNS": "120"}).invoke(app, ["metrics", "--once", "--url", url])
+    shown = {
+        line.split("│")[1].strip(): line.split("│")[2:4] for line in done.output.splitlines() if line.startswith("│")
+    }
+    assert done.exit_code == 0
+    assert {name: [cell.strip() for cell in cells] for name, cells in shown.items()} == {
+        "GPU": ["700", "14.0%"],
+        "host": ["0", "0.0%"],
+        "storage": ["1,300", "26.0%"],
+        "computed": ["3,000", "60.0%"],
+    }

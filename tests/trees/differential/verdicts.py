@@ -1,6 +1,6 @@
 """Print, as Markdown, which sampling parameter each verify path samples with; docs/speculation.md keeps the tables.
 
-    PYTHONPATH=TREE:integration/prove/cpu_layer TRITON_INTERPRET=1 SGLANG_USE_CPU_ENGINE=0 python tests/differential/verdicts.py
+    PYTHONPATH=TREE:integration/prove/cpu_layer TRITON_INTERPRET=1 SGLANG_USE_CPU_ENGINE=0 python tests/trees/differential/verdicts.py
 
 TREE is an unpacked sglang, pristine or patched. A cell is "as plain" when the distributions that the path hands to its
 sampler and the log-probabilities that it reports are those of plain decoding, row by row, and otherwise the largest
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "probes" / "sglang"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "probes" / "sglang"))
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from sm120.integration.upstream.matrix import Cell, make_matrix, probe_rung, rec
 from sm120.integration.upstream.patch_table import patch_table, project_readme
 from sm120.integration.upstream.recorded_matrix import load_record, record_path
 
-from .conftest import foundation
+from .. import mini_checkout as foundation
 from .test_bump import list_release
 
 TODAY = datetime.date(2026, 11, 29)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import PRISTINE, git_diff, header
+from ..mini_checkout import PRISTINE, git_diff, header
 
 CHANGED = PRISTINE["alpha/core.py"].replace("line_20 = 20", "line_20 = 2020")
 

@@ -42,8 +42,17 @@ def value(line: list[str], option: str) -> str:
     return line[line.index(option) + 1]
 
 
-def test_three_profiles_ship():
-    assert profile_names() == ["cpu-proof", "flash-next", "qwen38-27b-dflash2"]
+def test_four_profiles_ship():
+    assert profile_names() == ["cpu-proof", "flash-next", "flash-next-two-cards", "qwen38-27b-dflash2"]
+
+
+def test_two_cards_differ_from_one_by_what_two_cards_need():
+    one, two = load_profile("flash-next"), load_profile("flash-next-two-cards")
+    changed = {key for key in {**one.server, **two.server} if one.server.get(key) != two.server.get(key)}
+    assert changed == {"tp-size", "mem-fraction-static", "hicache-size"} and two.server["tp-size"] == 2
+    assert (one.rope, one.storage, one.expect, one.planner) == (two.rope, two.storage, two.expect, two.planner)
+    # Pages of a rank hold its heads: the two never share a folder.
+    assert one.label != two.label
 
 
 @pytest.mark.parametrize(
@@ -357,7 +366,9 @@ def nvidia_smi(folder: Path, monkeypatch, *gpus: Gpu) -> None:
     ]
     tool = folder / "nvidia-smi"
     tool.write_text(
-        f"#!{sys.executable}\nimport sys\n"
+        # As pip writes it: no kernel reads a #! line with a space in its path. sh runs the second line, Python skips it.
+        f"#!/bin/sh\n''''exec '{sys.executable}' \"$0\" \"$@\" # '''\n"
+        "import sys\n"
         "names = next(word for word in sys.argv if word.startswith('--query-gpu=')).split('=')[1].split(',')\n"
         f"for row in {answers!r}:\n    print(', '.join(row.get(name, '7') for name in names))\n"
     )

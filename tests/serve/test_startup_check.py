@@ -11,7 +11,7 @@ from sm120.integration.serve.profile import load_profile
 from sm120.integration.serve.startup import assert_startup, passed
 from sm120.integration.serve.startup.startup_check import EXPECTATIONS
 
-LOGS = Path(__file__).parent / "startup"
+LOGS = Path(__file__).parent / "startup_logs"
 NAMES = ["flash-next", "qwen38-27b-dflash2"]
 
 

@@ -38,7 +38,7 @@ from sm120.integration.upstream.releases import Release, Snapshot, load_releases
 from sm120.integration.upstream.stages import Stage, Staged, stage_series
 
 # Raise when the same inputs would give another cell (or probe result), so that cached ones are not used.
-LAYOUT = 5
+LAYOUT = 6
 PROBES_LAYOUT = 3
 
 # Seconds for all probes of a project on one release, and for one alone: a release that hangs one must not end the matrix.

@@ -12,7 +12,7 @@ from sm120.integration.upstream import bump
 from sm120.integration.upstream.matrix import make_matrix
 from sm120.integration.upstream.releases import find_release
 
-from .conftest import foundation
+from .. import mini_checkout as foundation
 from .test_bump import edit, list_release
 
 PATH = "alpha/core.py"

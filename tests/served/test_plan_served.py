@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sm120.integration.prove import models, recipes
+from sm120.integration.build import models
+from sm120.integration.prove import recipes
 from sm120.integration.prove.server import Server
 from sm120.integration.serve.planner import HybridModel, ServerSettings, host_tier
 from sm120.integration.serve.planner.pools import charged_bytes, kv_bytes_per_token

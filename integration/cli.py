@@ -35,6 +35,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "assert-startup": Entry(
             "serve.startup.startup_commands:assert_startup_command", "Did the intended path start?"
         ),
+        "prefix": Entry("measure.prefix_commands:prefix_command", "Where does the prefix of a prompt come from?"),
         "metrics": Entry("serve.metrics.metrics_page:metrics_command", "Serve a live page of a running server."),
         "namespace": Entry(
             "serve.namespace.namespace_commands:app", "Folders for stored pages, named by their meaning."
@@ -58,6 +59,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
     "Patches": {
         "status": Entry("upstream.status_commands:status_command", "What is known about every patch, and how fresh."),
         "series": Entry("upstream.series_commands:app", "Look at, check, rewrite and edit a patch series."),
+        "kernel": Entry("series.kernel_commands:app", "Begin a kernel module."),
         "probe": Entry("upstream.probe_commands:probe_command", "Is a patch's test red without it and green with it?"),
         "closure": Entry("upstream.patch_commands:closure_command", "The earlier patches that one needs."),
         "export": Entry("upstream.patch_commands:export_command", "A patch as upstream commits, with a PR text."),
@@ -69,9 +71,6 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "watch": Entry("upstream.version_commands:watch_command", "Look for new releases, and try the series on them."),
         "detector": Entry("upstream.version_commands:detector_command", "How often is the matrix right?"),
     },
-    "": {  # not shown
-        "link-test-layer": Entry("prove.runtime_commands:link_test_layer_command", "Let the tests import torch."),
-    },
 }
 
 
@@ -81,7 +80,7 @@ class CommandTable(TyperGroup):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.commands = {
-            name: TyperCommand(name, help=entry.says, rich_help_panel=title, hidden=not title)
+            name: TyperCommand(name, help=entry.says, rich_help_panel=title)
             for title, group in COMMANDS.items()
             for name, entry in group.items()
         }

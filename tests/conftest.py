@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from .mini_checkout import built, mini, refuses, template
+
+__all__ = ["built", "mini", "refuses", "template"]  # the small checkout, for tests of every room
+
 # Tests that read the unpacked releases or run the installed runtime; and the fixtures that build a small checkout.
-NEED_A_RUNTIME = ("differential", "runtime", "series", "served", "upstream_probes")
+NEED_A_RUNTIME = ("runtime", "trees", "served", "upstream_probes")
 MAKE_A_CHECKOUT = ("mini", "built", "queue")
 # Groups that keep one worker for minutes: begun last, they would leave the other one with nothing to do.
 FIRST = ("served", "probes", "in_runtime", "upstream-probes", "xqa_launcher", "mrope_binding", "qsa_codegen")

@@ -64,7 +64,7 @@ def _add_kernel(name: str) -> None:
 
 
 # In a process of its own: this package never imports a kernel.
-for _bench in sorted((Path(__file__).resolve().parents[2] / "kernels").glob("*/bench.py")):
+for _bench in sorted((Path(__file__).resolve().parents[2] / "kernels").glob("[!_]*/bench.py")):
     _add_kernel(_bench.parent.name)
 
 

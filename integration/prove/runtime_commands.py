@@ -43,10 +43,3 @@ def runtime_command(
             raise Refusal("proof-failed", str(error), path=checkout.build / "prove") from error
 
     build_runtime(checkout, flavor, report, proof if prove else None)
-
-
-def link_test_layer_command() -> None:
-    """Make torch and the rest of the runtime's dependency layer importable for the tests."""
-    from sm120.integration.build.runtime import link_test_layer as link
-
-    link(find_checkout())

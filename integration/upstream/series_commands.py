@@ -22,12 +22,17 @@ Project = Annotated[str | None, typer.Argument(help="sglang, flashinfer or nixl;
 def series_lint(project: Project = None) -> None:
     """Check pins, headers, diffs, kernel manifests and the age of statuses without an upstream tree."""
     from sm120.integration.build.identity import load_recipe
+    from sm120.integration.series.kernel_lint import lint_kernels
+    from sm120.integration.series.series import load_series
     from sm120.integration.upstream.status import statuses
 
     checkout = find_checkout()
     for name in [project] if project else checkout.projects():
         recipe = load_recipe(checkout, name)
         console.print(f"{recipe.name}: {len(recipe.series.patches)} patches, {len(recipe.overlay)} overlay files")
+    series = [load_series(checkout.patches / name) for name in checkout.projects()]
+    for warning in lint_kernels(checkout.kernels, series):
+        console.print(f"warning: {warning}", markup=False)
     rows = [row for row in statuses(checkout, datetime.date.today()) if project in (None, row.project)]
     for row in rows:
         for kind, texts in (("warning", row.warnings), ("error", row.errors)):

@@ -18,7 +18,7 @@ from sm120.integration.upstream import bump, matrix
 from sm120.integration.upstream.matrix import make_matrix
 from sm120.integration.upstream.releases import Release, fetched, find_release, load_releases, local_release
 
-from .conftest import foundation
+from .. import mini_checkout as foundation
 
 CORE = foundation.PRISTINE["alpha/core.py"]
 KERNEL = foundation.PRISTINE["alpha/data/kernel.cu"]
@@ -207,7 +207,7 @@ def test_a_wheel_that_is_named_is_the_one_that_probes_run_on(queue, monkeypatch,
         return {patch.slug: ProbeResult(0, 1, 0, 0, ("x",)) for patch in patches}
 
     monkeypatch.setattr(matrix, "run_probes", run)
-    release = local_release(wheel, "1.2")
+    release = local_release(wheel, "1.2", "alpha")
     bump.plan_bump(queue.checkout, "alpha", release, wheel=wheel, probes=True)
     assert trees == [NEW["alpha/extra.py"]]
 

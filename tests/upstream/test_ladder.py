@@ -9,7 +9,7 @@ import pytest
 from sm120.integration.upstream.detector import as_change, measure, pick_changes, reworded, summary
 from sm120.integration.upstream.ladder import Change, climb, decide
 
-from .conftest import foundation
+from .. import mini_checkout as foundation
 
 PATH = "alpha/core.py"
 OLD = foundation.PRISTINE[PATH].encode()

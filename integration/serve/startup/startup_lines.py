@@ -101,7 +101,7 @@ LINES = {
         Line(
             "host_kv",
             "mem_cache/pool_host/base.py",
-            "hierarchical KV host pool: %d tokens, %.2f GB host memory.",
+            " GB host memory.",
             rf"Allocating (?P<pool>\w+) hierarchical KV host pool: (?P<tokens>\d+) tokens, (?P<gb>{NUMBER}) GB host memory",
         ),
         Line(

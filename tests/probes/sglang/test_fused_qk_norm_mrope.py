@@ -73,7 +73,7 @@ def kernel(monkeypatch):
     for name in ("can_use_fused_qk_norm_mrope", "fused_qk_norm_mrope", "pack_axis_map"):
         monkeypatch.setattr(qwen3_moe, name, getattr(op, name), raising=False)
     with torch.library._scoped_library("sglang", "IMPL") as library:  # upstream registers the op for CUDA alone
-        library.impl("fused_qk_norm_mrope_out", op._fused_qk_norm_mrope_out.__wrapped__, "CPU")
+        library.impl("fused_qk_norm_mrope", op.fused_qk_norm_mrope.__wrapped__, "CPU")
         yield stand_in
 
 

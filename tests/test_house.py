@@ -38,6 +38,11 @@ def test_the_ground_floor_imports_no_other_room():
     assert [path for path in modules(INTEGRATION / "common") if wanted.search(path.read_text())] == []
 
 
+def test_serving_imports_nothing_that_proves_or_measures():
+    wanted = re.compile(r"from sm120\.integration\.(prove|measure|upstream|cli)\b")
+    assert [path for path in modules(INTEGRATION / "serve") if wanted.search(path.read_text())] == []
+
+
 def test_a_test_is_named_after_its_module():
     for room in sorted(ROOMS):
         names = {f"test_{path.stem}" for path in modules(INTEGRATION / room)}

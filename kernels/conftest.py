@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 
@@ -32,13 +33,13 @@ def _strict_triton() -> Iterator[None]:
 
 
 @pytest.fixture
-def host_modules() -> dict[str, object]:
+def host_modules() -> dict[str, Callable[..., Any]]:
     """What SGLang's JIT would build for this kernel, as CPU builds by name; a kernel with CUDA sources overrides it."""
     return {}
 
 
 @pytest.fixture
-def simulated_device(host_modules: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def simulated_device(host_modules: dict[str, Callable[..., Any]], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """`cuda` names a simulated device, the shipped entries run on CPU builds of their kernels, benches do few rounds."""
     from sm120.kernels._lib import cold_timing
     from sm120.kernels._lib.shipped_entry import simulated_jit

@@ -29,8 +29,8 @@ def doctor_command(json: Annotated[bool, typer.Option("--json", help="print JSON
         console.print(table)
     if found.patches:
         table = Table("project", "patch or overlay file", "in the installed runtime", title_justify="left")
-        for row in found.patches:
-            table.add_row(*row)
+        for state in found.patches:
+            table.add_row(*state)
         console.print(table)
     for line in found.drift:
         console.print(f"drift: {line}", style="red", markup=False)

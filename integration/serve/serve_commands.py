@@ -10,7 +10,7 @@ from rich.table import Table
 
 from sm120.integration.common.checkout import find_checkout
 from sm120.integration.common.console import make_console
-from sm120.integration.prove.server import free_port
+from sm120.integration.common.server_command import free_port
 from sm120.integration.serve.launch import TELLING, launch, prepare
 from sm120.integration.serve.preflight import Check, ready
 from sm120.integration.serve.profile import load_profile, profile_names

@@ -10,7 +10,7 @@ from typing import Any
 
 from sm120.integration.common.gpus import ORDER
 from sm120.integration.common.refusal import Refusal
-from sm120.integration.prove.server import command_line
+from sm120.integration.common.server_command import command_line
 from sm120.integration.serve.namespace.arguments import given_arguments
 from sm120.integration.serve.namespace.namespace_identity import FIELDS, Serving, with_environment
 from sm120.integration.serve.planner.resident import stretched_positions

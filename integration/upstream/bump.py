@@ -26,6 +26,7 @@ from sm120.integration.common.refusal import Refusal
 from sm120.integration.series.canonical import DIFF, git
 from sm120.integration.series.patch_file import SEPARATOR, Patch, parse_patch
 from sm120.integration.series.pin import Artifact, Pin
+from sm120.integration.upstream.history import History
 from sm120.integration.upstream.ladder import Change, apply_to
 from sm120.integration.upstream.matrix import Cell, column, make_columns
 from sm120.integration.upstream.merge import merge_file
@@ -90,7 +91,13 @@ def bump_folder(checkout: Checkout, project: str, version: str) -> Path:
 
 
 def plan_bump(
-    checkout: Checkout, project: str, release: Release, *, wheel: Path | None = None, probes: bool = False
+    checkout: Checkout,
+    project: str,
+    release: Release,
+    *,
+    wheel: Path | None = None,
+    probes: bool = False,
+    history: Path | None = None,
 ) -> Plan:
     """Try every patch of `project` on `release`; patches, conflict files and the plan go to `build/bump/`.
 
@@ -109,6 +116,7 @@ def plan_bump(
         [*_between(checkout, project, pin.version, release.version), release],
         probes=lambda one: probes and one is release,
         wheels={release.version: wheel} if wheel else None,
+        history=History(history, pin) if history else None,
     )
     overlay_names = {target for stage in staged.stages for target in stage.overlay}
     files = snapshot(checkout, release, set(staged.touched) | overlay_names, wheel)

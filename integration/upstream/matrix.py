@@ -22,6 +22,7 @@ from sm120.integration.series.patch_file import Patch
 from sm120.integration.series.probes import ProbeResult, probe_modules, run_probes, without_paths
 from sm120.integration.series.series import Series, load_series
 from sm120.integration.upstream import ladder
+from sm120.integration.upstream.history import History
 from sm120.integration.upstream.hunks import Hunk
 from sm120.integration.upstream.ladder import Rung, TextVerdict, apply_to, climb, decide
 from sm120.integration.upstream.recorded_matrix import (
@@ -37,7 +38,7 @@ from sm120.integration.upstream.releases import Release, Snapshot, load_releases
 from sm120.integration.upstream.stages import Stage, Staged, stage_series
 
 # Raise when the same inputs would give another cell (or probe result), so that cached ones are not used.
-LAYOUT = 5
+LAYOUT = 6
 PROBES_LAYOUT = 3
 
 # Seconds for all probes of a project on one release, and for one alone: a release that hangs one must not end the matrix.
@@ -99,7 +100,14 @@ class Table:
         return asdict(self)
 
 
-def make_matrix(checkout: Checkout, project: str, *, probes: bool = False, report: Report = lambda line: None) -> Table:
+def make_matrix(
+    checkout: Checkout,
+    project: str,
+    *,
+    probes: bool = False,
+    history: Path | None = None,
+    report: Report = lambda line: None,
+) -> Table:
     """Every patch of `project` on every release of its `releases.toml`.
 
     Results of probes that are known count; `probes` runs those that are not, which needs a runtime and unpacks each
@@ -112,10 +120,11 @@ def make_matrix(checkout: Checkout, project: str, *, probes: bool = False, repor
     releases = load_releases(checkout.patches / project)
     results = {release.version: known_probe_results(checkout, series, release) for release in releases}
     path = checkout.build / "matrix" / f"table-{_table_key(checkout, series, releases, results, probes)}.json"
-    if (known := _cached_table(path)) is not None:
+    if history is None and (known := _cached_table(path)) is not None:
         return known
     staged = stage_series(checkout, project)
-    columns = make_columns(checkout, staged, releases, probes=lambda release: probes, report=report)
+    clone = History(history, series.pin) if history else None
+    columns = make_columns(checkout, staged, releases, probes=lambda release: probes, history=clone, report=report)
     rows = [
         Row(
             stage.patch.slug,
@@ -128,7 +137,7 @@ def make_matrix(checkout: Checkout, project: str, *, probes: bool = False, repor
     table = Table(project, series.pin.version, [release.version for release in releases], yanked, rows)
     results = {release.version: known_probe_results(checkout, series, release) for release in releases}
     # Where a probe gave no answer, it is asked again the next time.
-    if not probes or all(len(known) == len(series.patches) for known in results.values()):
+    if history is None and (not probes or all(len(known) == len(series.patches) for known in results.values())):
         path = checkout.build / "matrix" / f"table-{_table_key(checkout, series, releases, results, probes)}.json"
         _write(path, json.dumps(table.as_data()))
     return table
@@ -141,6 +150,7 @@ def make_columns(
     *,
     probes: Callable[[Release], bool] = lambda release: False,
     wheels: dict[str, Path] | None = None,
+    history: History | None = None,
     report: Report = lambda line: None,
 ) -> dict[str, dict[str, Cell]]:
     """The cells of every patch on `releases` (oldest first), by version and slug; what one took is known to the next."""
@@ -155,7 +165,7 @@ def make_columns(
         }
         wheel = (wheels or {}).get(release.version)
         columns[release.version] = column(
-            checkout, staged, release, probes=probes(release), wheel=wheel, earlier=earlier
+            checkout, staged, release, probes=probes(release), wheel=wheel, earlier=earlier, history=history
         )
     return columns
 
@@ -168,11 +178,16 @@ def column(
     probes: bool = False,
     wheel: Path | None = None,
     earlier: dict[str, list[TextVerdict]] | None = None,
+    history: History | None = None,
 ) -> dict[str, Cell]:
     """The cells of every patch on one release, by slug; cells are cached by the content they depend on.
 
-    `earlier` are what the releases between the pin and this one said, oldest first.
+    `earlier` are what the releases between the pin and this one said, oldest first; `history` names commits that took
+    a patch in other words.
     """
+    if Version(release.version) <= Version(staged.series.pin.version):
+        history = None
+    tip = history.commit_of(release.version) if history else ""
     found: dict[str, Cell] = {}
     files: Snapshot | None = None
     if probes:
@@ -180,15 +195,15 @@ def column(
     else:
         results = known_probe_results(checkout, staged.series, release)
     for stage in staged.stages:
-        history = (earlier or {}).get(stage.patch.slug, [])
+        before = (earlier or {}).get(stage.patch.slug, [])
         result = results.get(stage.patch.slug)
-        path = checkout.build / "matrix" / f"{_key(stage, release, result, history)}.json"
+        path = checkout.build / "matrix" / f"{_key(stage, release, result, before, tip)}.json"
         cell = _cached(path)
         if cell is None:
             if files is None:
                 names = set(staged.touched) | {target for one in staged.stages for target in one.overlay}
                 files = snapshot(checkout, release, names, wheel)
-            cell = make_cell(stage, staged.series.pin.version, files, result, history)
+            cell = make_cell(stage, staged.series.pin.version, files, result, before, history)
             _write(path, json.dumps(asdict(cell)))
         found[stage.patch.slug] = cell
     return found
@@ -200,11 +215,15 @@ def make_cell(
     release: Snapshot,
     probe: ProbeResult | None = None,
     earlier: Sequence[TextVerdict] = (),
+    history: History | None = None,
 ) -> Cell:
     """Decide one cell; the strongest reason wins: merged (unless the probe fails), superseded, n/a, partly, applies."""
     text = climb(stage.change, release.files)
     state, why = decide([*earlier, text])
     rungs = (*text.rungs, probe_rung(probe))
+    if history:
+        state, why, rung = _in_history(stage, release, text, state, why, history)
+        rungs = (*text.rungs, rung, probe_rung(probe))
     passes = rungs[-1].holds
     if state == "merged" and passes is False:
         return Cell("disputed", "", f"its text is there ({why}), but its probe {rungs[-1].detail}", rungs, text)
@@ -223,6 +242,25 @@ def make_cell(
     if cell.word == "conflicts" and Version(release.version) > Version(pinned):
         return replace(cell, why=f"{state}: {why}; {cell.why}", alone=text)
     return replace(cell, alone=text)
+
+
+def _in_history(
+    stage: Stage, release: Snapshot, text: TextVerdict, state: str, why: str, history: History
+) -> tuple[str, str, Rung]:
+    """What upstream's commits add to the text's state: only where the code is not as it was before can one have it."""
+    if state == "merged" or text.rung("forward").holds:
+        return state, why, Rung("history", None, "not asked: the release's own text says it")
+    taken = history.find(stage.change.before, stage.change.after, release.version)
+    if taken is None:
+        return state, why, Rung("history", False, "no commit since the pin is like it")
+    name = f"{taken.commit[:12]} «{taken.subject}»"
+    if taken.reverted_by:
+        said = f"{name} took it, {taken.reverted_by[:12]} took it back"
+        return state, f"{why}; {said}", Rung("history", False, said)
+    if any(hunk.state == "missing" for hunk in text.hunks):
+        said = f"{name} is like it, but a part is as it was before"
+        return state, f"{why}; {said}", Rung("history", None, said)
+    return "merged", f"upstream's commit {name} is this change in other words", Rung("history", True, name)
 
 
 def _forward_cell(stage: Stage, release: Snapshot, verdict: TextVerdict, rungs: tuple[Rung, ...]) -> Cell:
@@ -447,14 +485,14 @@ def _as_verdict(data: dict[str, Any]) -> TextVerdict:
     return TextVerdict(**data | {"rungs": rungs, "hunks": tuple(Hunk(**hunk) for hunk in data["hunks"])})
 
 
-def _key(stage: Stage, release: Release, probe: ProbeResult | None, earlier: Sequence[TextVerdict]) -> str:
+def _key(stage: Stage, release: Release, probe: ProbeResult | None, earlier: Sequence[TextVerdict], tip: str) -> str:
     overlay = {target: digest(data.decode(errors="replace")) for target, data in stage.overlay.items()}
     patches = [patch.sha256 for patch in stage.closure.patches]
     # The files before the patch come from the whole series, so what they were is part of what a cell depends on.
     before = {path: digest((data or b"").decode(errors="replace")) for path, data in stage.change.before.items()}
     taken = any(text.merged for text in earlier)
     said = asdict(probe) if probe else None
-    return digest([LAYOUT, RULES, release.sha256, patches, overlay, before, said, taken])[:24]
+    return digest([LAYOUT, RULES, release.sha256, patches, overlay, before, said, taken, tip])[:24]
 
 
 def _cached(path: Path) -> Cell | None:

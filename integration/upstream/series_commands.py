@@ -111,6 +111,8 @@ def series_save(project: str, folder: Path) -> None:
         saved = save(checkout, project, folder)
     for slug in saved.slugs:
         console.print(slug)
+    for slug in saved.deleted:
+        console.print(f"deleted, as its commit is gone: {checkout.patches / project / slug}.patch", soft_wrap=True)
     if saved.unseen:
         place = checkout.patches / project
         make_console(stderr=True).print(

@@ -135,7 +135,12 @@ def refresh(
 
 def _answer(state: PullState) -> dict[str, str | bool]:
     """What is recorded of one answer: where GitHub said nothing, no key."""
-    said = {"title": state.title, "draft": state.draft, "base": state.base, "merge_commit": state.merge_commit}
+    said: dict[str, str | bool] = {
+        "title": state.title,
+        "draft": state.draft,
+        "base": state.base,
+        "merge_commit": state.merge_commit,
+    }
     return {"state": state.state, **{name: value for name, value in said.items() if value}}
 
 

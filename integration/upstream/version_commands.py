@@ -58,11 +58,18 @@ def matrix_command(
         bool, typer.Option(help="run the probes on the unpatched releases where that was not done (minutes a release)")
     ] = False,
     record: Annotated[bool, typer.Option(help="write patches/matrix.json, which the README is made from")] = False,
+    history: Annotated[
+        Path | None, typer.Option(help="a clone of the project (a partial one is enough): finds changes in other words")
+    ] = None,
 ) -> None:
     """Show what every patch is on every listed release. Cells are cached by content; a second run takes seconds."""
     checkout = find_checkout()
+    if history and project is None:
+        raise Refusal("history-clone", "--history is a clone of one project: name the project", path=history)
     tables = [
-        make_matrix(checkout, name, probes=probes, report=lambda line: progress.print(line, markup=False))
+        make_matrix(
+            checkout, name, probes=probes, history=history, report=lambda line: progress.print(line, markup=False)
+        )
         for name in known_projects(checkout, project)
     ]
     if record:
@@ -126,6 +133,9 @@ def bump_command(
         list[str] | None,
         typer.Option(help="with --accept: I looked, and upstream has this patch (not an exact reverse)"),
     ] = None,
+    history: Annotated[
+        Path | None, typer.Option(help="a clone of the project (a partial one is enough): finds changes in other words")
+    ] = None,
 ) -> None:
     """Try the series of PROJECT on another release and write a plan; exit 1 while patches are undecided."""
     checkout = find_checkout()
@@ -146,7 +156,7 @@ def bump_command(
         working(f"trying the patches of {project} on {version}"),
         _release(checkout, project, version, wheel) as (release, file),
     ):
-        plan = plan_bump(checkout, project, release, wheel=file, probes=probes)
+        plan = plan_bump(checkout, project, release, wheel=file, probes=probes, history=history)
     _print_plan(plan)
     if machine:
         for outcome in plan.open:

@@ -57,6 +57,8 @@ def inspect(cubin: compilers.Cubin) -> dict[str, machine_code.KernelCode]:
 def compile_upstream(head_dim: int, neox: bool) -> compilers.Cubin:
     """SGLang's one-axis kernel from the pinned wheel, built by the same nvcc with the flags of its own JIT."""
     root, ffi = upstream.package_root("sglang"), upstream.package_root("tvm_ffi")
+    if root is None or ffi is None:
+        raise FileNotFoundError(upstream.missing_sglang_headers() or "no tvm_ffi package")
     flags = ["-std=c++20", "--use_fast_math", "--expt-relaxed-constexpr", "-DSGL_CUDA_ARCH=1200"]
     flags += [f"-DJIT_HEAD_DIM={head_dim}", f"-DJIT_INTERLEAVE={int(not neox)}", "-DJIT_YARN=0"]
     include = [root / "kernels/jit/include", ffi / "include", ffi / "3rdparty/dlpack/include"]

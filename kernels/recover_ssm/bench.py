@@ -96,11 +96,12 @@ def measure(batches: Sequence[int] = BATCHES) -> list[dict[str, Any]]:
     rows = []
     for dtype in (torch.float32, torch.bfloat16):
         for batch in batches:
-            arguments, window, state, slots = _problem(batch, dtype)
+            inputs, window, state, slots = _problem(batch, dtype)
+            arguments = (*inputs, state[0], slots)
             last = torch.full((batch,), DRAFTS - 1, device="cuda")
             layers = triton_recover.DraftWindow(*(x[None] for x in window))
             launches = {
-                "verify": lambda: triton_recover.verify_output_only(*arguments, state[0], slots, window=window),  # noqa: B023
+                "verify": lambda: triton_recover.verify_output_only(*arguments, window=window),  # noqa: B023
                 "recover": lambda: triton_recover.recover_accepted(state, layers, slots, last),  # noqa: B023
             }
             for name, launch in launches.items():
@@ -109,7 +110,7 @@ def measure(batches: Sequence[int] = BATCHES) -> list[dict[str, Any]]:
     return rows
 
 
-def _problem(batch: int, dtype: Any) -> tuple[Any, ...]:
+def _problem(batch: int, dtype: Any) -> tuple[Any, Any, Any, Any]:
     import torch
 
     from sm120.kernels.recover_ssm import triton_recover

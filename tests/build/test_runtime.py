@@ -21,6 +21,7 @@ from sm120.integration.build.doctor import diagnose
 from sm120.integration.build.identity import load_recipe
 from sm120.integration.build.runtime import build_runtime, link_test_layer, site_packages
 from sm120.integration.common.refusal import Refusal
+from sm120.integration.series.commit_message import message_of
 from sm120.integration.series.patch_file import parse_patch
 from sm120.integration.series.series import write_patches
 from sm120.integration.upstream.releases import Release, release_tree
@@ -290,6 +291,32 @@ def test_edit_and_save_give_back_the_same_bytes(built, tmp_path):
     assert {path.name: path.read_bytes() for path in built.folder.iterdir()} == before
 
 
+def test_a_commit_reads_and_rebases_like_any_other(built, tmp_path):
+    text = "why it is so,\n in two lines\n .\n   indented\n #1 is a number"
+    built.patch("worded", {"alpha/tool.sh": PRISTINE["alpha/tool.sh"] + "echo more\n"}, Description=text)
+    before = {path.name: path.read_bytes() for path in built.folder.iterdir()}
+    work = tmp_path / "work"
+    assert built.sm120("series", "edit", "alpha", str(work)).returncode == 0
+    log = ["git", "log", "-1", "--format=%s%n%b%n%(trailers:key=Slug,valueonly)"]
+    subject, *body = subprocess.run(log, cwd=work, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert subject == "core: change worded" and body[:4] == ["why it is so,", "in two lines", "", "  indented"]
+    assert "Slug: worded" in body and "worded" in body, "git takes the last lines for trailers"
+    amend = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--amend", "--quiet", "--no-edit"]
+    subprocess.run([*amend, "--cleanup=whitespace"], cwd=work, check=True)
+    assert built.sm120("series", "save", "alpha", str(work)).returncode == 0
+    assert {path.name: path.read_bytes() for path in built.folder.iterdir()} == before
+
+
+def test_save_names_the_files_that_it_deletes(built, tmp_path):
+    built.patch("dropped", {"alpha/tool.sh": PRISTINE["alpha/tool.sh"] + "echo more\n"})
+    work = tmp_path / "work"
+    assert built.sm120("series", "edit", "alpha", str(work)).returncode == 0
+    subprocess.run(["git", "reset", "--quiet", "--hard", "HEAD^"], cwd=work, check=True)
+    result = built.sm120("series", "save", "alpha", str(work))
+    assert result.returncode == 0 and f"deleted, as its commit is gone: {built.folder}/dropped.patch\n" in result.stdout
+    assert not (built.folder / "dropped.patch").exists()
+
+
 def test_save_refuses_a_commit_without_a_name_and_a_dirty_folder(built, tmp_path):
     work = tmp_path / "work"
     assert built.sm120("series", "edit", "alpha", str(work)).returncode == 0
@@ -345,7 +372,7 @@ def test_save_keeps_the_patches_that_edit_did_not_come_to(built, tmp_path):
 
     core = work / "alpha/core.py"
     core.write_text(core.read_text().replace("line_20 = 20\n", "line_20 = 2020\n"))
-    message = parse_patch(built.folder / "needs-fuzz.patch").header + "Slug: needs-fuzz\n"
+    message = message_of(parse_patch(built.folder / "needs-fuzz.patch"))
     commit = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--all", "--message", message]
     subprocess.run(commit, cwd=work, check=True)
     result = built.sm120("series", "save", "alpha", str(work))

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from sm120.integration.build import models
 from sm120.integration.common import storage as storage_module
 from sm120.integration.common.storage import Storage
-from sm120.integration.prove import models
 from sm120.integration.prove import served_proof as prove_module
 from sm120.integration.prove.caching import wait_until_written
 from sm120.integration.prove.reference import Verdict, judge

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from sm120.integration.build.installed_runtime import Runtime
-from sm120.integration.prove.server import Server, ServerFailed, command_line, free_port
+from sm120.integration.common.server_command import command_line, free_port
+from sm120.integration.prove.server import Server, ServerFailed
 
 ANSWERING = """
 import argparse, http.server, json, os, signal, subprocess, sys

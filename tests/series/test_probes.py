@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sm120.integration.common.checkout import Checkout
+from sm120.integration.series import probes
 from sm120.integration.series.probes import ProbeResult, read_report
 
 FOLDER = "tests/probes/alpha"
@@ -59,3 +61,11 @@ def test_a_test_that_took_its_process_down_is_counted(tmp_path):
     crashed = f"{FOLDER}/test_state.py::test_plain"
     found = read(tmp_path, case("", crashed, None, FAILURE), names=("state", "state_overlap"))
     assert found["state"].red and found["state_overlap"] == ProbeResult(0, 0, 0, 0, ())
+
+
+def test_no_gpu_is_visible_to_a_probe(tmp_path, monkeypatch):
+    """A probe says the same on a machine with a card."""
+    monkeypatch.setattr(probes, "link_test_layer", lambda checkout: tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    environment = probes.tree_environment(Checkout(tmp_path), tmp_path / "tree")
+    assert environment["CUDA_VISIBLE_DEVICES"] == "" and environment["TRITON_INTERPRET"] == "1"

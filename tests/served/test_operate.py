@@ -12,13 +12,13 @@ import httpx
 import pytest
 
 from sm120.integration.common.checkout import find_checkout
+from sm120.integration.common.server_command import free_port
 from sm120.integration.measure.effort import LEVELS
 from sm120.integration.measure.endpoint import Endpoint
 from sm120.integration.measure.qualify import qualify
 from sm120.integration.measure.report import write_report
 from sm120.integration.measure.requests import PLANS, Plan
 from sm120.integration.measure.result import UNITS, Conditions
-from sm120.integration.prove.server import free_port
 from sm120.integration.serve.metrics.prometheus import parse, view
 from sm120.integration.serve.profile import load_profile
 from sm120.integration.serve.startup import assert_startup

@@ -9,18 +9,25 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ruff import find_ruff_bin
 
 from sm120.integration.build.identity import load_recipe
 from sm120.integration.build.runtime import pristine_of
+from sm120.integration.series.patch_file import Patch
 from sm120.integration.series.pin import Pin
 from sm120.integration.upstream.closure import closure_tree, find_closure, undeclared
 from sm120.integration.upstream.export import export_mbox, release_clone, upstream_tests
 
 from .conftest import CHECKOUT
+from .upstream_ci import complaints
 
 RECIPES = {project: load_recipe(CHECKOUT, project) for project in CHECKOUT.projects()}
 CASES = [(project, patch.slug) for project, recipe in RECIPES.items() for patch in recipe.series.patches]
+# The wheel brings the layout of its CUDA sources along.
+CPP_STYLES = {
+    project: pristine_of(CHECKOUT, recipe) / recipe.series.pin.cpp_style
+    for project, recipe in RECIPES.items()
+    if recipe.series.pin.cpp_style
+}
 IDENTITY = {
     f"GIT_{role}_{what}": value
     for role in ("AUTHOR", "COMMITTER")
@@ -57,45 +64,51 @@ def test_exported_commits_apply_and_stand_alone(project, slug, tmp_path):
             sent, tested = (clone / recipe.series.pin.upstream_path(target)).read_bytes(), path.read_bytes()
             if target in overlay and target.endswith(".py"):  # laid out anew for upstream, and nothing else
                 assert ast.dump(ast.parse(sent)) == ast.dump(ast.parse(tested)), target
+            elif target in overlay and target.endswith((".cu", ".cuh", ".h")):
+                assert code_of(sent) == code_of(tested), target
             else:
                 assert sent == tested, target
-    assert_upstream_would_not_reformat(clone, recipe.series.pin)
+    assert_upstreams_hooks_agree(clone, recipe.series.pin)
     for patch in closure.patches:
         assert_tests_fit_the_harness(clone, recipe.series.pin, upstream_tests(CHECKOUT, recipe.series.pin, patch))
+        assert_arguments_are_listed(clone, recipe.series.pin, patch)
     for path in files:
         assert_stands_alone(path)
 
 
-def assert_upstream_would_not_reformat(clone: Path, pin: Pin) -> None:
-    """Every Python file that is new or was laid out as upstream wants it is so now; overlay files keep their meaning."""
+def assert_arguments_are_listed(clone: Path, pin: Pin, patch: Patch) -> None:
+    """Whatever field a patch adds to a group of arguments is named in upstream's table, once."""
+    if pin.field_table is None:
+        return
+    table = (clone / pin.upstream_path(pin.field_table.file)).read_text()
+    for file in patch.files:
+        if file.path.startswith(pin.field_table.fields):
+            for name in re.findall(r"^\+    (\w+): A\[", str(file), re.MULTILINE):
+                assert table.count(f'    "{name}",\n') == 1, f"{name} is not in {pin.field_table.file}"
+
+
+def code_of(source: bytes) -> tuple[list[str], str]:
+    """C++ without what a layout may change: the order of includes, comments' line breaks, white space."""
+    lines = [re.sub(r"//.*", "", line) for line in source.decode().splitlines()]
+    included = sorted(line.strip() for line in lines if line.startswith("#include"))
+    return included, "".join("".join(line.split()) for line in lines if not line.startswith("#include"))
+
+
+def assert_upstreams_hooks_agree(clone: Path, pin: Pin) -> None:
+    """Every file that is new, or that upstream's hooks had nothing to say of, is as they want it."""
     first = git(clone, "rev-list", "--max-parents=0", "HEAD").strip()
-    names = git(clone, "diff", "--name-only", "--diff-filter=d", first, "HEAD", "--", "*.py").split()
-    new = {name: (clone / name).read_text() for name in names}
-    misplaced = unstyled(clone, names, pin)
-    if misplaced:  # upstream's own file may have been so before
+    names = git(clone, "diff", "--name-only", "--diff-filter=d", first, "HEAD").split()
+    said = complaints(clone, pin, names, CPP_STYLES.get(pin.project))
+    if said:  # upstream's own file may have been so before
         git(clone, "checkout", "--quiet", first)
-        before = unstyled(clone, [name for name in misplaced if (clone / name).is_file()], pin)
+        before = complaints(
+            clone, pin, [name for name in names if (clone / name).is_file()], CPP_STYLES.get(pin.project)
+        )
         git(clone, "checkout", "--quiet", "-")
-        assert misplaced <= before, f"upstream's hooks would change {sorted(misplaced - before)}"
-    for name, text in new.items():
-        compile(text, name, "exec")
-
-
-def unstyled(clone: Path, names: list[str], pin: Pin) -> set[str]:
-    """Those of `names` that upstream's formatter or import sorter would change."""
-    style = pin.python_style
-    common = ["--isolated", f"--line-length={style.line_length}", "--quiet", *names]
-    party = ", ".join(f'"{name}"' for name in style.first_party)
-    imports = ["check", "--select=I", f"--config=lint.isort.known-first-party=[{party}]", "--output-format=concise"]
-    found = set()
-    for command in (["format", "--check"], imports) if names else ():
-        run = [find_ruff_bin(), *command, *common]
-        result = subprocess.run(run, cwd=clone, capture_output=True, text=True)
-        # Quiet says only that there is something; which files it is, is asked one by one then.
-        if result.returncode != 0:
-            one_by_one = [[*run[: -len(names)], name] for name in names]
-            found |= {one[-1] for one in one_by_one if subprocess.run(one, cwd=clone, capture_output=True).returncode}
-    return found
+        assert set(said) <= set(before), f"upstream's hooks would change {sorted(set(said) - set(before))}"
+    for name in names:
+        if name.endswith(".py"):
+            compile((clone / name).read_text(), name, "exec")
 
 
 def assert_tests_fit_the_harness(clone: Path, pin: Pin, tests: list[tuple[str, str]]) -> None:
@@ -107,8 +120,8 @@ def assert_tests_fit_the_harness(clone: Path, pin: Pin, tests: list[tuple[str, s
         assert wheel not in text, f"{target} says {wheel}"
     for line in filter(None, [*pin.test_registration.splitlines(), *pin.test_footer.splitlines()]):
         assert line in text, f"{target} lacks {line!r}"
-    for name in re.findall(r'with_name\("(.+?)"\)', text) + [Path(path).name for path, _ in tests]:
-        assert (clone / target).with_name(name).is_file(), f"{target} needs {name} beside it"
+    for path, _ in tests:
+        assert (clone / path).is_file(), f"{target} needs {path}"
 
 
 def git(clone: Path, *arguments: str) -> str:

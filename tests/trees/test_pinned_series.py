@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sm120.integration.series.canonical import canonical_patches
+from sm120.integration.series.commit_message import header_of, message_of
 from sm120.integration.series.overlay import load_manifest
 from sm120.integration.series.quilt import export_quilt
 from sm120.integration.upstream.patch_table import project_readme, replace_table
@@ -19,6 +20,14 @@ from sm120.integration.upstream.patch_table import project_readme, replace_table
 def test_every_patch_is_in_canonical_form(recipe, pristine):
     for patch, text in canonical_patches(recipe.series, pristine, recipe.overlay):
         assert patch.path.read_bytes() == text.encode(errors="surrogateescape"), f"sm120 series refresh: {patch.slug}"
+
+
+def test_every_header_is_a_commit_message_that_git_shows_whole(recipe):
+    for patch in recipe.series.patches:
+        message = message_of(patch)
+        subject, blank, *_ = message.splitlines()
+        assert len(subject) < 72 and not blank, f"{patch.slug}: {subject}"
+        assert header_of(message, patch.project) == (patch.slug, patch.header)
 
 
 def test_no_patch_or_overlay_file_mentions_this_project(recipe):

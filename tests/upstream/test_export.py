@@ -238,3 +238,17 @@ def test_without_evidence_nothing_is_made_and_the_next_try_says_the_same(queue, 
     # What is wrong with the target is said at once, not after minutes of probes.
     git(clone, "branch", "second", "v1.0")
     assert "[export-branch]" in queue.sm120("export", "second", "--onto", f"{clone}@v1.0", **IDENTITY).stderr
+
+
+def test_the_text_without_runs_is_written_where_it_is_asked_for(queue, clone, tmp_path):
+    """No runtime is installed here: the commits and a text that claims no run can still be had."""
+    text = tmp_path / "pull.md"
+    result = queue.sm120(
+        "export", "second", "--onto", f"{clone}@v1.0", "--no-evidence", "--body", str(text), **IDENTITY
+    )
+    assert result.returncode == 0, result.stderr
+    assert "`tests/test_second.py` is the test of this change" in text.read_text()
+    assert "failed" not in text.read_text() and "core: change first" in text.read_text()
+    git(clone, "branch", "-D", "second")
+    silent = queue.sm120("export", "second", "--onto", f"{clone}@v1.0", "--no-evidence", **IDENTITY)
+    assert silent.returncode == 0 and "PR text" not in silent.stdout

@@ -149,6 +149,18 @@ def test_three_axis_positions_are_fused(kernel, rope):
     assert_fused(attention(rope), kernel, IMAGE)
 
 
+@pytest.mark.parametrize("norms", [("q_norm",), ("k_norm",), ("q_norm", "k_norm")], ids="-".join)
+def test_norm_weights_of_another_dtype_go_where_they_went_before(kernel, norms, monkeypatch):
+    layer = attention(INTERLEAVED)
+    for name in norms:
+        getattr(layer, name).weight.data = getattr(layer, name).weight.data.float()
+    before = object()
+    monkeypatch.setattr(qwen3_moe, "apply_qk_norm", lambda **_: (before, before))
+    monkeypatch.setattr(layer.rotary_emb, "forward", lambda *_, **__: (before, before))
+    assert layer.apply_qk_norm_rope(projection(layer), IMAGE, forward_batch=None)[0] is before
+    assert not kernel.calls
+
+
 def test_glm_order_reaches_the_kernel(kernel):
     layer = attention(GLM)
     with torch.no_grad():

@@ -12,10 +12,6 @@ PATCH :=
 endif
 PIP := build/dev/bin/python -m pip install --quiet --disable-pip-version-check --editable
 
-# What CMake compiles into the editable install: an edit of it must not be tested with the binaries of before.
-COMPILED := $(wildcard $(foreach type,cu cuh cpp h def,kernels/*/*.$(type) kernels/_lib/simt/*.$(type))) \
-            $(wildcard cmake/*)
-
 .PHONY: runtime check test test-long lint clean
 
 runtime: build/dev/.installed
@@ -45,19 +41,21 @@ endif
 test-long: test
 	$(PYTEST) -m long
 
+# Modules are imported as sm120.NAME and lie in NAME/: without links of that shape every import of ours would be Any.
 lint: build/dev/.tested
 	build/dev/bin/ruff check .
 	build/dev/bin/ruff format --check .
-	build/dev/bin/mypy integration --exclude integration/prove/cpu_layer
-	build/dev/bin/mypy kernels --exclude /tests/
+	mkdir -p build/types/sm120
+	for part in integration kernels; do ln -sfn "$(CURDIR)/$$part" build/types/sm120/$$part; done
+	MYPYPATH=build/types build/dev/bin/mypy --exclude cpu_layer --exclude /tests/ -p sm120.integration -p sm120.kernels
 
-# The tool's environment; the editable install also builds the kernels' host modules.
-build/dev/.installed: pyproject.toml CMakeLists.txt $(COMPILED)
+# The tool's environment, which sees every edit of kernels/ and integration/ as it is.
+build/dev/.installed: pyproject.toml
 	$(PYTHON) -m venv build/dev
 	$(PIP) .
 	touch $@
 
-# What tests drive and the machine may lack: pytest's plugins, cmake, ninja; and nvcc where there is none (270 MB).
+# What tests drive and the machine may lack: pytest's plugins, ninja; and nvcc where there is none (270 MB).
 build/dev/.tested: build/dev/.installed
 	$(PIP) '.[test]'
 	touch $@

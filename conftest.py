@@ -16,7 +16,7 @@ from sm120.integration.common.caches import library_caches
 ROOT = Path(__file__).parent
 
 # Consoles take their width once, when they are made: wide enough that no table breaks a line that a test looks for.
-os.environ["COLUMNS"] = "400"
+os.environ["COLUMNS"] = "800"
 # Where these are set, pytest spells out how two long lists differ, in quadratic time: minutes in a test whose
 # comparison is meant to fail, past every time limit. A test must say the same with and without them.
 for name in ("CI", "BUILD_NUMBER"):
@@ -24,7 +24,7 @@ for name in ("CI", "BUILD_NUMBER"):
 
 
 def find_tools() -> None:
-    """Put what the tests' environment brings on PATH behind what the machine has: cmake, ninja, and nvcc if it has none.
+    """Put what the tests' environment brings on PATH behind what the machine has: ninja, and nvcc if it has none.
 
     `make test` installs them; a test that looks for a program need not know where it came from.
     """

@@ -1,8 +1,13 @@
-"""What every kernel test gets: GPU tests skip with their reason, and Triton, where interpreted, is strict."""
+"""What every kernel test gets: a device or a simulated one, and Triton that is strict where it is interpreted."""
 
 from __future__ import annotations
 
+import functools
 import os
+import sys
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from typing import Any
 
 import pytest
 
@@ -12,23 +17,81 @@ from sm120.kernels._lib.device import why_no_device
 if why_no_device() is not None:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    reason = why_no_device()
-    if reason is None:
-        return
-    for item in items:
-        if item.get_closest_marker("gpu") is not None:
-            item.add_marker(pytest.mark.skip(reason=f"needs an SM120 device: {reason}"))
+SIMULATED = ("device", "simulated")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _strict_triton():
+def _strict_triton() -> Iterator[None]:
     """While Triton is interpreted, a bf16 or fp8 operation that the interpreter gets wrong raises instead."""
-    if os.environ.get("TRITON_INTERPRET") != "1":
+    if os.environ.get("TRITON_INTERPRET") != "1" or find_spec("triton") is None:
         yield
         return
     from sm120.kernels._lib.strict_interpreter import strict_interpreter
 
     with strict_interpreter():
         yield
+
+
+@pytest.fixture
+def host_modules() -> dict[str, Callable[..., Any]]:
+    """What SGLang's JIT would build for this kernel, as CPU builds by name; a kernel with CUDA sources overrides it."""
+    return {}
+
+
+@pytest.fixture
+def simulated_device(host_modules: dict[str, Callable[..., Any]], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """`cuda` names a simulated device, the shipped entries run on CPU builds of their kernels, benches do few rounds."""
+    from sm120.kernels._lib import cold_timing
+    from sm120.kernels._lib.shipped_entry import simulated_jit
+    from sm120.kernels._lib.simulated_device import simulated_device as simulate
+
+    monkeypatch.setattr(cold_timing, "measure", functools.partial(cold_timing.measure, warm_up=0, rounds=1))
+    with simulated_jit(host_modules), simulate():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _device(request: pytest.FixtureRequest) -> None:
+    """A test marked `gpu` has a device whose kernels are compiled, or, where there is none, the simulated one."""
+    if request.node.get_closest_marker("gpu") is None:
+        return
+    if why_no_device() is not None:
+        request.getfixturevalue("simulated_device")
+        request.node.user_properties.append(SIMULATED)
+        return
+    interpreted = interpreted_kernels()
+    assert not interpreted, f"a device is here, and these would run in Triton's interpreter: {interpreted}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        return
+    for item in items:
+        if item.get_closest_marker("interpreter") is not None:
+            item.add_marker(pytest.mark.skip(reason="Triton compiles here: _lib/tests/test_interpreted.py runs it"))
+
+
+def interpreted_kernels() -> list[str]:
+    """The Triton kernels of this project that were imported to be interpreted."""
+    return sorted(
+        f"{name}.{attribute}"
+        for name, module in list(sys.modules.items())
+        if name.startswith("sm120.kernels.") and ".tests." not in name
+        for attribute, value in vars(module).items()
+        if type(value).__name__ == "InterpretedFunction"
+    )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what ran where; the mark comes with each report, because another process may have run the test."""
+    reports = [report for group in terminalreporter.stats.values() for report in group]
+    marked = [report for report in reports if getattr(report, "when", "") == "call" and SIMULATED in properties(report)]
+    if marked:
+        reason = why_no_device()
+        terminalreporter.write_line(
+            f"{len(marked)} device tests ran on the simulated device, evidence for no rung: {reason}"
+        )
+
+
+def properties(report: pytest.TestReport) -> list[tuple[str, object]]:
+    return [tuple(pair) for pair in getattr(report, "user_properties", ())]

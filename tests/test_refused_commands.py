@@ -34,7 +34,7 @@ INPUTS = [
     (["series", "save", "sglang", "/nonexistent"], 2, "[workspace-missing] /nonexistent"),
     (["series", "save", "nonexistent", "{folder}"], 2, "[pin-missing]"),
     (["series", "edit", "sglang", "{text}"], 2, "[workspace-exists] {text}"),
-    (["serve", "flash-next", "--print", "--set", "paths.storage={text}/x"], 1, "{text}/x: not writable"),
+    (["serve", "flash-next", "--print", "--set", "paths.storage={text}/x"], 1, "model, storage"),
     (["serve", "flash-next", "--print", "--set", "rope.target.factor=abc"], 2, "[profile-setting] rope"),
     (["serve", "flash-next", "--print", "--set", "paths.model={folder}"], 2, "[profile-checkpoint]"),
     (["serve", "flash-next", "--print", "--port", "99999"], 2, "--port"),

@@ -8,12 +8,13 @@ import hashlib
 import json
 import os
 import platform
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sm120.integration.build.compilers import compile_needs
 from sm120.integration.build.fetch import free_bytes, sha256_of
+from sm120.integration.build.launcher import inspect
 from sm120.integration.build.runtime import has_layer, site_packages
 from sm120.integration.common.checkout import Checkout
 from sm120.integration.common.gpus import gpus, visible
@@ -64,16 +65,23 @@ def _machine(checkout: Checkout, found: Diagnosis) -> None:
         if not any(gpu.capability == SM120 for gpu in seen):
             have = ", ".join(gpu.capability for gpu in seen) or "none that CUDA_VISIBLE_DEVICES shows"
             found.missing.append(f"a GPU of compute capability exactly {SM120}; here: {have}")
-    nvcc = shutil.which("nvcc") or _existing(Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin" / "nvcc")
-    if nvcc:
-        found.machine.append(("nvcc", f"{_version_line([nvcc, '--version'], 'release')} ({nvcc})"))
-    else:
-        found.machine.append(("nvcc", "none"))
-        found.missing.append("nvcc (CUDA toolkit 13.0): JIT kernels cannot be built")
-    compiler = os.environ.get("CXX", "c++").split()
-    found.machine.append(("host compiler", _version_line([*compiler, "--version"]) or "not found"))
-    for tool in ("git", "ninja"):
-        found.machine.append((tool, _version_line([tool, "--version"]) or "none"))
+    found.machine.append(("git", _version_line(["git", "--version"]) or "none"))
+    layer = _layer(checkout)
+    for need in compile_needs(os.environ, layer):
+        found.machine.append((need.name, need.found))
+        if not need.ok:
+            found.missing.append(f"{need.need}: JIT kernels cannot be built ({need.found})")
+    if layer is not None and (layer / "toolkit").is_dir() and (wrong := inspect(layer / "toolkit").wrong):
+        found.drift.append(f"{layer / 'toolkit'} is not one whole toolkit ({'; '.join(wrong)}): make runtime")
+
+
+def _layer(checkout: Checkout) -> Path | None:
+    """The dependency layer of the installed runtime, where its record reads."""
+    try:
+        deps = json.loads((checkout.runtime / "runtime.json").read_text())["deps"]
+        return checkout.build / "deps" / deps if has_layer(checkout.runtime, deps) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _load_manifest(checkout: Checkout, found: Diagnosis) -> dict[str, Any] | None:
@@ -148,10 +156,6 @@ def _memory() -> str:
         if line.startswith("MemAvailable"):
             return f"{int(line.split()[1]) / 2**20:.0f} GiB available"
     return "unknown"
-
-
-def _existing(path: Path) -> str | None:
-    return str(path) if path.is_file() else None
 
 
 def _version_line(command: list[str], containing: str = "") -> str | None:

@@ -26,8 +26,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sm120.integration.build import launcher
 from sm120.integration.build.fetch import fetch, sha256_of
 from sm120.integration.build.identity import Recipe, digest, load_recipe, runtime_ingredients
+from sm120.integration.build.toolkit import lay_out
 from sm120.integration.build.tree import patched_tree, pristine_tree, release_folder, sweep_unfinished
 from sm120.integration.build.wheels import repack
 from sm120.integration.common.caches import user_cache
@@ -71,6 +73,7 @@ def build_runtime(
     if is_complete(home, identity) and _points_to(checkout.runtime, home) and (proven or prove is None):
         if not _is_plain(home):
             link_layer(home, checkout.build / "deps" / json.loads((home / "runtime.json").read_text())["deps"])
+        _write_launchers(home)
         report(f"runtime {home.name} is up to date" + (" and proven" if proven else ""))
         return checkout.runtime
 
@@ -217,6 +220,7 @@ def _dependency_layer(checkout: Checkout, flavor: str, lock: Path, report: Repor
             pip(python, "install", "--quiet", requirement, what=f"installing {requirement}")
     # The lock is complete, so pip resolves nothing: what is listed is what is installed.
     pip(python, "install", "--quiet", "--no-deps", "-r", str(lock), what=f"installing {lock.name}")
+    lay_out(home, site_packages(home))
     complete.write_text(f"{time.monotonic() - started:.0f} s\n")
     report(f"dependencies are in after {time.monotonic() - started:.0f} s")
     return home
@@ -321,7 +325,7 @@ def _install(
         *("install", "--quiet", "--no-deps", "--no-index", "--no-compile", *files),
         what="installing the patched wheels",
     )
-    _write_launcher(home, deps, identity)
+    _write_launchers(home)
     manifest = {
         "identity": identity,
         "ingredients": ingredients,
@@ -373,21 +377,27 @@ def _installed_versions(home: Path) -> dict[str, str]:
     return json.loads(result.stdout)
 
 
-def _write_launcher(home: Path, deps: Path, identity: str) -> None:
-    """`bin/serve`: SGLang's server, the layer's tools on PATH, JIT caches that no other build can have filled."""
-    cache = '"${XDG_CACHE_HOME:-$HOME/.cache}/sm120/jit/' + identity[:12] + '"'
-    launcher = home / "bin" / "serve"
-    launcher.write_text(
-        "#!/bin/sh\n"
-        "# Starts the patched SGLang; every argument goes to sglang.launch_server.\n"
-        f'export PATH="{home}/bin:{deps}/bin:$PATH"\n'
-        f"jit={cache}\n"
-        'export FLASHINFER_WORKSPACE_BASE="${FLASHINFER_WORKSPACE_BASE:-$jit/flashinfer}"\n'
-        'export TVM_FFI_CACHE_DIR="${TVM_FFI_CACHE_DIR:-$jit/tvm-ffi}"\n'
-        'export TRITON_CACHE_DIR="${TRITON_CACHE_DIR:-$jit/triton}"\n'
-        f'exec "{home}/bin/python" -m sglang.launch_server "$@"\n'
-    )
-    launcher.chmod(0o755)
+def _write_launchers(home: Path) -> None:
+    """`bin/serve` for SGLang's server and `bin/with-runtime` for any other command, both by way of `launcher.py`."""
+    # -E and -S: nothing of the user's Python runs before the environment is made, and it is made in 50 ms.
+    for name in ("serve", "with-runtime"):
+        text = (
+            "#!/bin/sh\n"
+            'here=$(CDPATH= cd -- "$(dirname -- "$0")/.." && pwd -P) || exit\n'
+            f'exec "$here/bin/python" -E -S "$here/launcher.py" {name} "$@"\n'
+        )
+        _replace(home / "bin" / name, text, 0o755)
+    _replace(home / "launcher.py", Path(launcher.__file__).read_text(), 0o644)
+
+
+def _replace(path: Path, text: str, mode: int) -> None:
+    if path.is_file() and path.read_text() == text:
+        return
+    # In one step: a server may be starting through the old one.
+    aside = path.with_name(f".{path.name}.tmp")
+    aside.write_text(text)
+    aside.chmod(mode)
+    aside.replace(path)
 
 
 def _points_to(link: Path, home: Path) -> bool:

@@ -95,9 +95,9 @@ def apply_in_place(folder: Path, series: Series, overlay: list[OverlayFile]) -> 
             aside = target.with_name(f".{target.name}.tmp-apply")
             shutil.copy(path, aside)
             aside.replace(target)
-        for target in {target for patch in series.patches for target in patch.touched}:
-            if not (trial / target).exists():
-                (folder / target).unlink(missing_ok=True)
+        for gone in {touched for patch in series.patches for touched in patch.touched}:
+            if not (trial / gone).exists():
+                (folder / gone).unlink(missing_ok=True)
 
 
 def apply_series(tree: Path, series: Series, overlay: list[OverlayFile]) -> None:

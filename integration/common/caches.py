@@ -24,6 +24,7 @@ def library_caches(folder: Path) -> dict[str, str]:
     wanted = {
         "XDG_CACHE_HOME": folder,
         "SGLANG_CACHE_DIR": folder / "sglang",  # SGLang sends Inductor's, Triton's and FlashInfer's there
+        "SGLANG_JIT_CACHE_DIR": folder / "sglang-jit",  # but not that of its own kernels
         "FLASHINFER_WORKSPACE_BASE": folder / "flashinfer",
         "TVM_FFI_CACHE_DIR": folder / "tvm-ffi",
         "TRITON_CACHE_DIR": folder / "triton",

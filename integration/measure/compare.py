@@ -28,7 +28,7 @@ def compare(a: Result, b: Result, *, accept: tuple[str, ...] = ()) -> list[Line]
     Two results differ in some condition, or there would be nothing to compare; every difference must be named in
     `accept`, and what one side does not say counts as a difference.
     """
-    reasons = [reason for name, reason in unlike(a, b) if name not in accept]
+    reasons = [(name, reason) for name, reason in unlike(a, b) if name not in accept]
     lines = []
     for one in a.measurements:
         others = [other for other in b.measurements if other.kind == one.kind and _same_request(one, other) is None]
@@ -45,6 +45,15 @@ def compare(a: Result, b: Result, *, accept: tuple[str, ...] = ()) -> list[Line]
             continue
         lines.append(_line(one, others[0], reasons))
     return lines
+
+
+def lacking(a: Result, b: Result, accept: tuple[str, ...] = ()) -> list[str]:
+    """The conditions that would have to be accepted as well before anything of the two is compared."""
+    return [name for name, _ in unlike(a, b) if name not in accept]
+
+
+# How large a pool is, no sampling and no power limit decides.
+WITHOUT_BEARING = {"token pool": ("sampling", "power_limit_w")}
 
 
 def unlike(a: Result, b: Result) -> list[tuple[str, str]]:
@@ -86,8 +95,8 @@ def describe(one: Measurement) -> str:
     return ", ".join(parts)
 
 
-def _line(one: Measurement, other: Measurement, reasons: list[str]) -> Line:
-    why = [*reasons]
+def _line(one: Measurement, other: Measurement, reasons: list[tuple[str, str]]) -> Line:
+    why = [reason for name, reason in reasons if name not in WITHOUT_BEARING.get(one.kind, ())]
     if one.value is None or other.value is None:
         why.insert(0, f"not measured: {one.refused or other.refused}")
     elif one.value == 0:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import httpx
 
 from sm120.integration.common.refusal import Refusal
+from sm120.integration.measure.degeneration import degeneration
 
 CacheState = Literal["cold", "device", "host", "storage", "mixed", "cached, tier unknown", "not known"]
 
@@ -64,9 +65,15 @@ class NotAnswered(Exception):
 
 
 class Endpoint:
-    """`url` ends before /v1. Every request and answer is appended to `record`, failed ones too."""
+    """`url` ends before /v1. Every request and answer is appended to `record`, failed ones too.
 
-    def __init__(self, url: str, record: Path, *, timeout: float = 600, model: str | None = None) -> None:
+    An answer whose text fell apart counts as none, unless `random_weights` says that no text can be expected.
+    """
+
+    def __init__(
+        self, url: str, record: Path, *, timeout: float = 600, model: str | None = None, random_weights: bool = False
+    ) -> None:
+        self.random_weights = random_weights
         self.url = url.rstrip("/").removesuffix("/v1")
         self.record = record
         self._lock = Lock()
@@ -143,6 +150,9 @@ class Endpoint:
                         take(answer, json.loads(line[5:]), time.monotonic())
             if not answer.first:
                 raise NotAnswered(f"{path}: the stream had no token")
+            broken = None if self.random_weights else degeneration(answer.reasoning + answer.text, asked_text(body))
+            if broken:
+                raise NotAnswered(f"the text fell apart: {broken}")
             return answer
         except (httpx.HTTPError, ValueError) as broken:
             error = repr(broken)
@@ -154,6 +164,15 @@ class Endpoint:
             entry = {"path": path, "request": body, "answer": asdict(answer), "error": error}
             with self._lock, self.record.open("a") as file:
                 file.write(json.dumps(entry) + "\n")
+
+
+def asked_text(body: dict[str, Any]) -> str:
+    """All text of a request: the prompt, or what every message says."""
+    parts = [str(body.get("prompt", ""))]
+    for message in body.get("messages", []):
+        content = message.get("content") or ""
+        parts += [content] if isinstance(content, str) else [str(part.get("text", "")) for part in content]
+    return "\n".join(parts)
 
 
 def _count(value: Any) -> int | None:

@@ -27,11 +27,6 @@ from sm120.integration.serve.profile import load_profile
 console = make_console()
 
 
-def register(app: typer.Typer) -> None:
-    """Add this command to the main command line."""
-    app.command("qualify")(qualify_command)
-
-
 def qualify_command(
     plan: Annotated[str, typer.Argument(help="quick or full")] = "quick",
     url: Annotated[str, typer.Option(help="an OpenAI-compatible endpoint")] = "http://127.0.0.1:30000",
@@ -46,10 +41,6 @@ def qualify_command(
     """Measure a served model; keep requests, answers, timing, device and a report with plots."""
     if plan not in PLANS:
         raise Refusal("qualify-plan", f"no plan {plan!r}{there_are(plan, PLANS)}")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise Refusal(
-            "report-matplotlib", "plots need matplotlib", fix="build/dev/bin/pip install --editable '.[report]'"
-        )
     recorded = load_trace(trace)
     used = load_profile(profile) if profile else None
     name = name or f"{used.name if used else 'endpoint'}-{plan}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
@@ -57,7 +48,8 @@ def qualify_command(
     run = folder / name
     if run.exists():
         raise Refusal("qualify-exists", "a run has that name", path=run, fix="another --name")
-    endpoint = Endpoint(url, run / "requests.jsonl")
+    # A model made of random numbers says nothing that could be judged.
+    endpoint = Endpoint(url, run / "requests.jsonl", random_weights=bool(used and used.needs.made_model))
     here = device(used)
     # Nothing is made before all that can be refused was.
     run.mkdir(parents=True)
@@ -94,7 +86,10 @@ def qualify_command(
     for one in result.measurements:
         table.add_row(*map(escape, (one.kind, describe(one), one.shown(), one.refused or one.note)))
     console.print(table)
-    console.print(f"report: {write_report(result, run)}")
+    plots = importlib.util.find_spec("matplotlib") is not None
+    console.print(f"report: {write_report(result, run, plots=plots)}")
+    if not plots:
+        console.print("no plots: matplotlib is not installed (build/dev/bin/pip install --editable '.[report]')")
 
 
 def _runtime(folder: Path) -> str | None:

@@ -10,13 +10,13 @@ from sm120.integration.measure.compare import describe
 from sm120.integration.measure.result import Measurement, Result
 
 
-def write_report(result: Result, folder: Path) -> Path:
-    """Write report.md and its plots into `folder`; returns the page.
+def write_report(result: Result, folder: Path, *, plots: bool = True) -> Path:
+    """Write report.md and, unless told not to, its plots into `folder`; returns the page.
 
     Raises:
         Refusal: `report-matplotlib` when matplotlib is not installed; nothing is written then.
     """
-    plots = draw(result, folder)
+    drawn = draw(result, folder) if plots else []
     lines = [f"# {result.id}", "", f"{result.source}, {result.date}", ""]
     for name, value in result.conditions.model_dump().items():
         if value not in (None, ""):
@@ -26,7 +26,7 @@ def write_report(result: Result, folder: Path) -> Path:
         note = (one.refused or one.note).replace("|", "\\|").replace("\n", " ")
         lines.append(f"| {one.kind} | {describe(one)} | {one.shown()} | {note} |")
     lines += ["", "What each line means: docs/qualification.md. Raw requests and answers: requests.jsonl.", ""]
-    lines += [f"![{plot.stem}]({plot.name})" for plot in plots]
+    lines += [f"![{plot.stem}]({plot.name})" for plot in drawn]
     page = folder / "report.md"
     page.write_text("\n".join(lines) + "\n")
     return page

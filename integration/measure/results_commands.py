@@ -11,17 +11,11 @@ from rich.table import Table
 
 from sm120.integration.common.console import make_console
 from sm120.integration.common.refusal import Refusal
-from sm120.integration.measure.compare import compare, describe
+from sm120.integration.measure.compare import compare, describe, lacking
 from sm120.integration.measure.report import draw
 from sm120.integration.measure.result import PUBLISHED, Conditions, load_result, published
 
 console = make_console()
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands to the main command line."""
-    app.command("results")(results_command)
-    app.command("compare")(compare_command)
 
 
 def results_command(
@@ -60,10 +54,19 @@ def compare_command(
             raise Refusal("compare-accept", f"{name!r} is no condition", fix=f"one of {', '.join(sorted(known))}")
     first, second = load_result(a), load_result(b)
     lines = compare(first, second, accept=tuple(accept or ()))
-    table = Table("what", "request", first.id, second.id, "change", "not compared because")
+    table = Table(title_justify="left")
+    # What a line is and its numbers are never cut; reasons may run over several lines.
+    for column in ("what", "request", first.id, second.id, "change"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("not compared because", overflow="fold")
     for line in lines:
         values = ["" if value is None else f"{value:,.2f}" for value in (line.a, line.b)]
         change = "" if line.change is None else f"{line.change:+.1%}"
         table.add_row(*map(escape, (line.kind, line.what, *values, change, line.refused or "")))
     console.print(table)
+    missing = lacking(first, second, tuple(accept or ()))
+    # Where not one request is alike, no condition that is accepted would help.
+    if missing and any(line.a is not None and line.b is not None and line.refused for line in lines):
+        named = "".join(f" --accept {name}" for name in (*(accept or ()), *missing))
+        typer.echo(f"what differs or is not known has to be meant: sm120 compare {a} {b}{named}")
     raise typer.Exit(0 if any(line.change is not None for line in lines) else 1)

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sm120.integration.build.installed_runtime import Runtime
+from sm120.integration.build.models import Model
 from sm120.integration.common.storage import Storage
 from sm120.integration.prove import reference
-from sm120.integration.prove.models import Model
 from sm120.integration.prove.prompts import prompt
 from sm120.integration.prove.rows import Row, row
 from sm120.integration.prove.server import Argument, Reply, Server, ServerFailed

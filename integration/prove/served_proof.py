@@ -8,10 +8,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from sm120.integration.build import models
 from sm120.integration.build.installed_runtime import Runtime, UnusableFolder
 from sm120.integration.common import storage
 from sm120.integration.common.console import make_console
-from sm120.integration.prove import models, recipes
+from sm120.integration.prove import recipes
 from sm120.integration.prove.caching import DENSE_PROMPT, HYBRID_PROMPT, prove_caching
 from sm120.integration.prove.rows import Row
 from sm120.integration.prove.server import Argument

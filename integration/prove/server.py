@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -16,9 +15,9 @@ from typing import Any
 import httpx
 
 from sm120.integration.build.installed_runtime import Runtime
+from sm120.integration.common.server_command import Argument, command_line, free_port
 
 # One value of a command-line option: True is a bare flag, False and None leave it out, a sequence repeats the values.
-Argument = str | int | float | bool | None | Sequence[str | int | float]
 
 
 class ServerFailed(RuntimeError):
@@ -205,26 +204,6 @@ class Server:
                     pass
                 time.sleep(0.25)
         raise ServerFailed(f"the server was not healthy after {self.start_timeout:.0f} s\n{self.log_tail()}")
-
-
-def command_line(arguments: Mapping[str, Argument]) -> list[str]:
-    """Spell options as a command line: {"page_size": 16, "x": True, "y": None} gives --page-size 16 --x."""
-    words: list[str] = []
-    for name, value in arguments.items():
-        if value is None or value is False:
-            continue
-        words.append("--" + name.replace("_", "-"))
-        if value is True:
-            continue
-        words.extend([str(value)] if isinstance(value, str | int | float) else map(str, value))
-    return words
-
-
-def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nothing listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _alive(group: int) -> bool:

@@ -28,10 +28,24 @@ class OverlayEntry(BaseModel):
     target: str
 
 
-class KernelManifest(BaseModel):
-    """What `integration` reads of a `kernel.toml`; the tables of the tests (`dtypes`, `budget`) are free."""
+class Budget(BaseModel):
+    """One `[[budget]]` table: what a compiled kernel may use; the kernel's codegen test holds it."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kernel: str
+    threads: int
+    registers: int
+    spill_bytes: int
+    shared_bytes: int
+    narrowest_global_access: int | None = None
+    warps: int | None = None
+
+
+class KernelManifest(BaseModel):
+    """A `kernel.toml`; what a row of `dtypes` says is free, for its kernel's tests read it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     summary: str
@@ -39,7 +53,7 @@ class KernelManifest(BaseModel):
     overlay: list[OverlayEntry] = []
     patches: dict[str, list[str]] = {}
     dtypes: list[dict[str, Any]] = []
-    budget: list[dict[str, Any]] = []
+    budget: list[Budget] = []
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 from pathlib import Path, PurePosixPath
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -47,13 +47,36 @@ class PathMap(BaseModel):
 
 
 class TestPlace(BaseModel):
-    """Where upstream keeps tests of code under `wheel`; `mirror` repeats the code's folders below `folder`."""
+    """Where upstream keeps tests of code under `wheel`.
+
+    `mirror` repeats the code's folders below `folder`. `group` repeats only the first of them, and is for patches that
+    change nothing elsewhere.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     wheel: str
     folder: str
     mirror: bool = False
+    group: bool = False
+
+
+class SharedTestModules(BaseModel):
+    """The importable package in which upstream keeps what several tests use, and its folder in the upstream tree."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    package: str
+    folder: str
+
+
+class FieldTable(BaseModel):
+    """A table of upstream's, `file`, whose last lines name new fields of the classes below `fields` (wheel paths)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    file: str
+    fields: str
 
 
 class PythonStyle(BaseModel):
@@ -63,6 +86,8 @@ class PythonStyle(BaseModel):
 
     line_length: int = Field(ge=60, le=200)
     first_party: list[str] = []
+    formatter: Literal["ruff", "black"] = "ruff"
+    """`black` goes with isort, as in upstream's hooks."""
 
 
 class Companion(BaseModel):
@@ -97,12 +122,20 @@ class Pin(BaseModel):
     """Last lines of a test file, where upstream's harness runs it as a script."""
     test_places: list[TestPlace] = []
     """Where upstream keeps tests of particular code; `test_folder` serves the rest."""
+    test_modules: SharedTestModules | None = None
+    """Where modules go that tests share, if not beside the test: a collector may take each file there for a test."""
     test_renames: dict[str, str] = {}
     """Packages that upstream's tests import under another name than the wheel has."""
     python_style: PythonStyle | None = None
     """How upstream formats Python; without it what is exported stays as it is here."""
+    field_table: FieldTable | None = None
+    """Where upstream lists the arguments that a patch adds; two patches cannot both append to it, so exporting does."""
+    cpp_style: str = ""
+    """File in the wheel that says how clang-format lays C++ and CUDA out; without it what is exported stays as it is."""
     export_notes: list[str] = []
     """What upstream asks of a contributor that no tool may do in their name."""
+    signoff_note: str = ""
+    """What to say of an export without `Signed-off-by`."""
     artifacts: list[Artifact] = Field(min_length=1)
     companions: list[Companion] = []
 
@@ -127,9 +160,11 @@ class Pin(BaseModel):
         """Folder in the upstream tree for a test of a patch that changes these many lines of these wheel paths."""
         for path, _ in sorted(changed.items(), key=lambda item: (-item[1], item[0])):
             places = [place for place in self.test_places if path.startswith(place.wheel)]
+            places = [one for one in places if not one.group or all(name.startswith(one.wheel) for name in changed)]
             if places:
                 place = max(places, key=lambda one: len(one.wheel))
-                below = path.removeprefix(place.wheel).rpartition("/")[0] if place.mirror else ""
+                below = path.removeprefix(place.wheel).rpartition("/")[0] if place.mirror or place.group else ""
+                below = below.partition("/")[0] if place.group else below
                 return "/".join(filter(None, [place.folder, below]))
         return self.test_folder
 

@@ -113,6 +113,7 @@ def tree_environment(checkout: Checkout, tree: Path) -> dict[str, str]:
         PYTHONPYCACHEPREFIX=str(checkout.build / "pycache"),  # fast the second time, and the trees stay as they are
         SGLANG_USE_CPU_ENGINE="0",
         TRITON_INTERPRET="1",
+        CUDA_VISIBLE_DEVICES="",  # a probe says the same on a machine with a card
         HF_HUB_OFFLINE="1",
         OMP_NUM_THREADS="2",
         OPENBLAS_NUM_THREADS="1",

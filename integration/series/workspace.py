@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 from typing import NamedTuple
@@ -13,8 +12,9 @@ from sm120.integration.common.checkout import Checkout
 from sm120.integration.common.refusal import Refusal
 from sm120.integration.series.apply import apply_patch
 from sm120.integration.series.canonical import DIFF, git
+from sm120.integration.series.commit_message import header_of, message_of
 from sm120.integration.series.overlay import place_overlay
-from sm120.integration.series.patch_file import SEPARATOR, SLUG, parse_patch
+from sm120.integration.series.patch_file import SEPARATOR, parse_patch
 from sm120.integration.series.pin import load_pin
 from sm120.integration.series.series import write_patches
 
@@ -27,7 +27,7 @@ WAITING = "sm120-waiting"
 def edit(checkout: Checkout, recipe: Recipe, folder: Path) -> int:
     """Make `folder` a git repository of the patched tree: the overlaid release, then one commit per patch.
 
-    The commit message is the patch's header plus a `Slug:` line. Returns the number of patch commits.
+    The commit message is the header in git's own form (see commit_message.py). Returns the number of patch commits.
 
     Raises:
         Refusal: `workspace-exists` when `folder` is no folder or not empty; `patch-conflict` and its kind. The commits up to a
@@ -46,17 +46,22 @@ def edit(checkout: Checkout, recipe: Recipe, folder: Path) -> int:
         (folder / ".git" / WAITING).write_text("\n".join(waiting))
         apply_patch(folder, patch)
         git(folder, "add", "--all", "--force")
-        git(folder, "commit", "--quiet", "--cleanup=verbatim", "--message", f"{patch.header}Slug: {patch.slug}\n")
+        git(folder, "commit", "--quiet", "--cleanup=verbatim", "--message", message_of(patch))
         waiting.remove(patch.slug)
     (folder / ".git" / WAITING).write_text("")
     return len(recipe.series.patches)
 
 
 class Saved(NamedTuple):
-    """The series that `save` wrote: `slugs` in order, and those of them that are `unseen`: no commit, kept as they were."""
+    """The series that `save` wrote.
+
+    `slugs` are in order; those of them that are `unseen` have no commit and were kept as they were. `deleted` lost
+    their commit, and with it their file.
+    """
 
     slugs: list[str]
     unseen: list[str]
+    deleted: list[str]
 
 
 def save(checkout: Checkout, project: str, folder: Path) -> Saved:
@@ -113,24 +118,26 @@ def save(checkout: Checkout, project: str, folder: Path) -> Saved:
     staging.mkdir(parents=True)
     slugs = []
     for commit in commits:
-        message = git(folder, "log", "-1", "--format=%B", commit).rstrip("\n") + "\n"
-        found = re.search(r"(?m)^Slug: (\S+)\n\Z", message)
-        if not found or not SLUG.fullmatch(found[1]):
-            first = message.splitlines()[0]
+        message = git(folder, "log", "-1", "--format=%B", commit)
+        found = header_of(message, project)
+        if found is None:
             raise Refusal(
                 "workspace-commit",
-                f"commit {commit[:12]} ({first!r}) does not end with a line 'Slug: its-name'",
+                f"commit {commit[:12]} ({message.splitlines()[0]!r}) does not end with trailers of which the last is "
+                "'Slug: its-name'",
                 path=folder,
                 fix="git commit --amend, or git rebase --interactive",
             )
-        text = message[: found.start()] + SEPARATOR + git(folder, *DIFF, f"{commit}^", commit)
-        (staging / f"{found[1]}.patch").write_bytes(text.encode(errors="surrogateescape"))
-        parse_patch(staging / f"{found[1]}.patch")
-        slugs.append(found[1])
+        slug, header = found
+        text = header + SEPARATOR + git(folder, *DIFF, f"{commit}^", commit)
+        (staging / f"{slug}.patch").write_bytes(text.encode(errors="surrogateescape"))
+        parse_patch(staging / f"{slug}.patch")
+        slugs.append(slug)
     if len(set(slugs)) != len(slugs):
         twice = sorted({slug for slug in slugs if slugs.count(slug) > 1})
         raise Refusal("workspace-commit", f"two commits have the slug {twice[0]!r}", path=folder)
     texts = {slug: (staging / f"{slug}.patch").read_bytes() for slug in slugs}
     unseen = [slug for slug in waiting if slug not in texts and (target / f"{slug}.patch").is_file()]
+    before = sorted(path.stem for path in target.glob("*.patch"))
     write_patches(target, texts, slugs + unseen)
-    return Saved(slugs + unseen, unseen)
+    return Saved(slugs + unseen, unseen, [slug for slug in before if slug not in slugs + unseen])

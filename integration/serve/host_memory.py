@@ -12,6 +12,9 @@ from sm120.integration.serve.profile import Profile
 
 # Three Python processes with the CUDA libraries, torch and the tokenizer. Reserve; 2 GB were seen without CUDA.
 SERVER = 6 * 10**9
+# Two buffers a pool, each of as many pages as fit into it (docs/persistence.md), resident from the start where a pool's
+# pages cannot go to O_DIRECT as they lie.
+BOUNCE = 2 << 30
 
 
 @dataclass(frozen=True)
@@ -45,5 +48,8 @@ def host_need(profile: Profile, weights: Weights | None, found: Capacity | None)
         parts.append(Part("n-gram table", weights.host, "ple-offload-embedding"))
     if profile.argument("enable-hierarchical-cache"):
         parts.append(Part("upstream's reserve", HOST_RESERVE, "HICACHE_HOST_MEMORY_RESERVE_BYTES"))
+    if profile.argument("hicache-storage-backend") == "nixl":
+        pools = 3 if profile.planner.model.get("indexer_head_dim") else 2
+        parts.append(Part("NIXL buffers", ranks * pools * BOUNCE, "at most"))
     parts.append(Part("server", SERVER, "reserve"))
     return HostNeed(parts)

@@ -12,11 +12,11 @@ from typing import NoReturn
 
 from pydantic import ValidationError
 
+from sm120.integration.build import models
 from sm120.integration.build.installed_runtime import Runtime
 from sm120.integration.common.checkout import Checkout
 from sm120.integration.common.manifest import first_problem
 from sm120.integration.common.refusal import Refusal
-from sm120.integration.prove import models
 from sm120.integration.serve.namespace import namespace_store as store
 from sm120.integration.serve.namespace.checkpoint import HashCache, read_checkpoint
 from sm120.integration.serve.namespace.namespace_identity import identity, runtime_identity

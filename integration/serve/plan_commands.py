@@ -31,11 +31,6 @@ from sm120.integration.serve.slot_trade import slot_trade
 console = make_console()
 
 
-def register(app: typer.Typer) -> None:
-    """Add this command to the main command line."""
-    app.command("plan")(plan_command)
-
-
 def plan_command(
     profile: Annotated[str, typer.Argument(help="a profile's name")] = "flash-next",
     gpu_mem: Annotated[str, typer.Option(help="memory of the GPU, free before loading")] = "96600MiB",

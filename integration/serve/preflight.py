@@ -8,6 +8,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from sm120.integration.build.compilers import compile_needs
 from sm120.integration.common import storage as prove_storage
 from sm120.integration.common.gpus import Gpu, gpus, visible
 from sm120.integration.serve.capacity import Capacity
@@ -91,6 +92,9 @@ def preflight(
 ) -> list[Check]:
     """Every check, in the order in which a start would fail."""
     checks = [_runtime(profile, runtime), capability_check(profile, gpus)]
+    if not profile.on_cpu:
+        needs = compile_needs({**os.environ, **environment(profile, None)}, _layer(runtime))
+        checks += [Check(*need) for need in needs]
     weights = None if profile.on_cpu else read_weights(profile)
     if profile.needs.gpu_memory_gib:
         checks.append(_gpu_memory(profile, gpus))
@@ -147,6 +151,14 @@ def _runtime(profile: Profile, runtime: Path) -> Check:
         return Check("runtime", False, "none installed", need, fix)
     ok = profile.runtime in ("any", flavor)
     return Check("runtime", ok, f"{flavor}, {identity[:12]}", need, "" if ok else fix)
+
+
+def _layer(runtime: Path) -> Path | None:
+    try:
+        layer = runtime.resolve().parents[1] / "deps" / json.loads((runtime / "runtime.json").read_text())["deps"]
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return None
+    return layer if layer.is_dir() else None
 
 
 def _gpu_memory(profile: Profile, gpus: list[Gpu] | None) -> Check:

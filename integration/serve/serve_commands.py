@@ -10,19 +10,13 @@ from rich.table import Table
 
 from sm120.integration.common.checkout import find_checkout
 from sm120.integration.common.console import make_console
-from sm120.integration.prove.server import free_port
+from sm120.integration.common.server_command import free_port
 from sm120.integration.serve.launch import TELLING, launch, prepare
 from sm120.integration.serve.preflight import Check, ready
 from sm120.integration.serve.profile import load_profile, profile_names
 
 console = make_console()
 Set = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: a server argument, or paths., storage., …")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands to the main command line."""
-    app.command("serve")(serve_command)
-    app.command("profiles")(profiles_command)
 
 
 def profiles_command() -> None:

@@ -10,9 +10,10 @@ from typing import Any
 
 from sm120.integration.common.gpus import ORDER
 from sm120.integration.common.refusal import Refusal
-from sm120.integration.prove.server import command_line
+from sm120.integration.common.server_command import command_line
 from sm120.integration.serve.namespace.arguments import given_arguments
 from sm120.integration.serve.namespace.namespace_identity import FIELDS, Serving, with_environment
+from sm120.integration.serve.planner.resident import stretched_positions
 from sm120.integration.serve.profile import Profile
 
 PLACEHOLDER = {"model": "MODEL", "draft": "DRAFT", "storage": "STORAGE"}
@@ -67,11 +68,7 @@ def overrides(wanted: Mapping[str, Any], rope: Mapping[str, Any], checkpoint: Pa
     if rope:
         own = text.get("rope_parameters") or text.get("rope_scaling") or {}
         values["rope_parameters"] = {**own, **rope}
-        if "factor" in rope and "original_max_position_embeddings" in rope:
-            try:
-                longer = int(float(rope["factor"]) * int(rope["original_max_position_embeddings"]))
-            except (ValueError, TypeError, OverflowError):
-                raise Refusal("profile-setting", f"rope: {dict(rope)} has no number where one is needed") from None
+        if longer := stretched_positions(rope):
             values.setdefault("max_position_embeddings", longer)
     return {"text_config": values} if "text_config" in config else values
 

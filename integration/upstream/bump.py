@@ -13,7 +13,7 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -26,8 +26,10 @@ from sm120.integration.common.refusal import Refusal
 from sm120.integration.series.canonical import DIFF, git
 from sm120.integration.series.patch_file import SEPARATOR, Patch, parse_patch
 from sm120.integration.series.pin import Artifact, Pin
-from sm120.integration.upstream.ladder import Change, apply_to, merge_file
-from sm120.integration.upstream.matrix import Cell, column, follow_history
+from sm120.integration.upstream.history import History
+from sm120.integration.upstream.ladder import Change, apply_to
+from sm120.integration.upstream.matrix import Cell, column, make_columns
+from sm120.integration.upstream.merge import merge_file
 from sm120.integration.upstream.new_wheels import wheel_for
 from sm120.integration.upstream.releases import Release, Snapshot, load_releases, snapshot, write_files
 from sm120.integration.upstream.stages import Stage, Staged, stage_series
@@ -39,7 +41,10 @@ GENERATED = "generated.json"
 """In the bump's folder: sha256 of each conflict file as it was written, by SLUG/FILE."""
 
 KEEP = ("clean", "moved", "merged 3-way", "mended")
-"""Outcomes with a patch for the new pin; the others are `merged`, `superseded`, `conflicts` and `blocked`."""
+"""Outcomes with a patch for the new pin; the others are `merged`, `superseded`, and those of `OPEN`."""
+
+OPEN = ("conflicts", "blocked", "disputed")
+"""Outcomes that a person decides."""
 
 
 @dataclass
@@ -54,6 +59,8 @@ class Outcome:
     """Upstream's own changes to the lines that the patch needs."""
     files: list[str] = field(default_factory=list)
     """Conflict files to mend."""
+    exact: bool = True
+    """False for a `merged` that is not an exact reverse: `accept` wants a person's yes for it."""
 
 
 @dataclass
@@ -71,7 +78,12 @@ class Plan:
 
     @property
     def open(self) -> list[Outcome]:
-        return [outcome for outcome in self.outcomes if outcome.kind in ("conflicts", "blocked")]
+        return [outcome for outcome in self.outcomes if outcome.kind in OPEN]
+
+    @property
+    def unsure(self) -> list[Outcome]:
+        """Merged says the text, but not by an exact reverse."""
+        return [outcome for outcome in self.outcomes if outcome.kind == "merged" and not outcome.exact]
 
 
 def bump_folder(checkout: Checkout, project: str, version: str) -> Path:
@@ -79,7 +91,13 @@ def bump_folder(checkout: Checkout, project: str, version: str) -> Path:
 
 
 def plan_bump(
-    checkout: Checkout, project: str, release: Release, *, wheel: Path | None = None, probes: bool = False
+    checkout: Checkout,
+    project: str,
+    release: Release,
+    *,
+    wheel: Path | None = None,
+    probes: bool = False,
+    history: Path | None = None,
 ) -> Plan:
     """Try every patch of `project` on `release`; patches, conflict files and the plan go to `build/bump/`.
 
@@ -92,12 +110,14 @@ def plan_bump(
     pin = staged.series.pin
     if release.version == pin.version:
         raise Refusal("bump-same", f"{project} is pinned to {pin.version} already", path=staged.series.folder)
-    columns = {
-        other.version: column(checkout, staged, other)
-        for other in _between(checkout, project, pin.version, release.version)
-    }
-    columns[release.version] = column(checkout, staged, release, probes=probes, wheel=wheel)
-    follow_history(pin.version, columns)
+    columns = make_columns(
+        checkout,
+        staged,
+        [*_between(checkout, project, pin.version, release.version), release],
+        probes=lambda one: probes and one is release,
+        wheels={release.version: wheel} if wheel else None,
+        history=History(history, pin) if history else None,
+    )
     overlay_names = {target for stage in staged.stages for target in stage.overlay}
     files = snapshot(checkout, release, set(staged.touched) | overlay_names, wheel)
     folder = bump_folder(checkout, project, release.version)
@@ -145,10 +165,15 @@ def _try_series(staged: Staged, release: Snapshot, cells: dict[str, Cell], folde
             outcome.rungs = [f"{rung.name}: {_said(rung.holds)}: {rung.detail}" for rung in cell.rungs]
             if outcome.kind in KEEP:
                 _commit(tree, stage.patch.slug)
-                text = stage.patch.header + SEPARATOR + git(tree, *DIFF, "HEAD^", "HEAD")
-                (folder / "patches" / f"{stage.patch.slug}.patch").write_text(text, errors="surrogateescape")
+                diff = git(tree, *DIFF, "HEAD^", "HEAD")
+                if diff:
+                    text = stage.patch.header + SEPARATOR + diff
+                    (folder / "patches" / f"{stage.patch.slug}.patch").write_text(text, errors="surrogateescape")
+                else:
+                    why = f"nothing of it is left to carry, and yet: {cell.why}"
+                    outcome = Outcome(stage.patch.slug, "disputed", why, outcome.rungs)
             else:
-                if outcome.kind in ("conflicts", "blocked"):
+                if outcome.kind in OPEN:
                     lost.add(stage.patch.slug)
                 git(tree, "reset", "--quiet", "--hard", "HEAD")
                 git(tree, "clean", "--quiet", "-fd")
@@ -163,6 +188,8 @@ def _try_patch(
     conflicts = folder / "conflicts" / slug
     if cell.word in ("merged", "superseded"):
         shutil.rmtree(conflicts, ignore_errors=True)
+        return Outcome(slug, cell.word, cell.why, exact=cell.word == "superseded" or cell.exact)
+    if cell.word == "disputed":
         return Outcome(slug, cell.word, cell.why)
     if clash := sorted(stage.overlay.keys() & release.files.keys()):
         return Outcome(slug, "conflicts", f"upstream has {clash[0]} now, where the overlay goes")
@@ -178,10 +205,12 @@ def _try_patch(
     if not unclean:
         mended = any(path.is_file() and _is_mended(path) for path in conflicts.rglob("*"))
         kind = "mended" if mended else "merged 3-way"
-        return Outcome(slug, kind, "with the files that were mended by hand" if mended else "look at the result")
+        why = "with the files that were mended by hand" if mended else "look at the result"
+        return Outcome(slug, kind, f"{why}; {cell.text}: {cell.why}" if cell.word == "partly" else why)
     died_of = [line for path in unclean for line in upstream_changes(stage.change, staged.pinned, release.files, path)]
     files = [str(conflicts / path) for path in unclean if (conflicts / path).is_file()]
-    return Outcome(slug, "conflicts", f"in {', '.join(unclean)}", died_of=died_of, files=files)
+    said = f"; {cell.text}: {cell.why}" if cell.word == "partly" else ""
+    return Outcome(slug, "conflicts", f"in {', '.join(unclean)}{said}", died_of=died_of, files=files)
 
 
 def _merge_three_ways(stage: Stage, tree: Path, conflicts: Path) -> list[str]:
@@ -281,14 +310,16 @@ def load_plan(checkout: Checkout, project: str, version: str) -> Plan:
         raise Refusal("bump-plan", f"does not read: {error}", path=path) from None
 
 
-def accept(checkout: Checkout, plan: Plan, drop: list[str]) -> list[str]:
+def accept(checkout: Checkout, plan: Plan, drop: list[str], taken: Sequence[str] = ()) -> list[str]:
     """Carry the plan out: pin, series and patches move to the new release; returns what was done, one line each.
 
     Patches that upstream has are taken off the series, and their probes go to `tests/upstream_probes/`, where they must
-    pass on the new pin. Nothing is written when a patch is still open and not named in `drop`.
+    pass on the new pin. Nothing is written when a patch is still open and not named in `drop`, or when one is called
+    merged on less than an exact reverse and not named in `taken` by a person who looked.
 
     Raises:
-        Refusal: `bump-open`, `bump-stale` when the series changed since the plan was made, `unknown-slug`.
+        Refusal: `bump-open`, `bump-unsure`, `bump-stale` when the series changed since the plan was made,
+            `unknown-slug`.
     """
     folder = checkout.patches / plan.project
     staged = stage_series(checkout, plan.project)
@@ -300,14 +331,21 @@ def accept(checkout: Checkout, plan: Plan, drop: list[str]) -> list[str]:
             path=folder / "series",
             fix=f"sm120 bump {plan.project} {plan.version}",
         )
-    if unknown := sorted(set(drop) - {patch.slug for patch in patches}):
-        raise Refusal("unknown-slug", f"--drop names {', '.join(unknown)}, not in the series")
+    if unknown := sorted({*drop, *taken} - {patch.slug for patch in patches}):
+        raise Refusal("unknown-slug", f"--drop or --taken names {', '.join(unknown)}, not in the series")
     if still := [outcome.slug for outcome in plan.open if outcome.slug not in drop]:
         raise Refusal(
             "bump-open",
             f"not decided: {', '.join(still)}",
             path=bump_folder(checkout, plan.project, plan.version) / "conflicts",
-            fix="mend the conflict files and run the bump again, or name them with --drop",
+            fix="mend the conflict files and run the bump again, or give patches up with --drop",
+        )
+    if unsure := [outcome for outcome in plan.unsure if outcome.slug not in (*drop, *taken)]:
+        slugs = [outcome.slug for outcome in unsure]
+        raise Refusal(
+            "bump-unsure",
+            f"called merged, but not by an exact reverse: {'; '.join(f'{one.slug} ({one.why})' for one in unsure)}",
+            fix=f"look at upstream's code, then: {' '.join(f'--taken {slug}' for slug in slugs)}",
         )
     orphans = [p.slug for p in patches if p.slug not in drop and set(p.requires) & set(drop)]
     if orphans:

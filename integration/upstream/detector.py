@@ -6,6 +6,8 @@ Nobody publishes which carried patches were merged, but the releases themselves 
   release the right answer is "merged"; distance counts the releases after B. (When upstream rewrote the code again
   later, the answer still counts as merged and a miss counts against us.)
 * **edited**: the same with one added line reworded, as a review would: what upstream took is not what we carry.
+* **without its smallest hunk**: the same, and B without the smallest of its hunks: upstream took the rest. The right
+  answer is "partly".
 * **never merged, older release**: the same patch on releases up to A, which upstream had not changed yet.
 * **never merged, newer release**: the patch from B back to A's code, on B and later. Upstream has not taken it. (When
   upstream really reverted the change later, we would call that a false positive, against us.)
@@ -23,8 +25,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import unidiff
+
 from sm120.integration.common.checkout import Checkout
-from sm120.integration.upstream.ladder import Change, TextVerdict, along_history, climb, merge_file
+from sm120.integration.upstream.hunks import without_hunk
+from sm120.integration.upstream.ladder import STATES, Change, TextVerdict, climb, decide
+from sm120.integration.upstream.merge import merge_file
 from sm120.integration.upstream.releases import Release, fetched, load_releases
 
 SOURCE = re.compile(r".*\.(py|cu|cuh|h|hpp|cpp)")
@@ -33,7 +39,14 @@ SMALLEST, LARGEST = 3, 80
 """Added and removed lines of a change that is taken."""
 HUNKS = 3
 
-KINDS = ("merged", "edited", "never merged, older release", "never merged, newer release")
+KINDS = (
+    "merged",
+    "edited",
+    "without its smallest hunk",
+    "never merged, older release",
+    "never merged, newer release",
+)
+TAKEN = ("merged", "edited")
 
 
 @dataclass(frozen=True)
@@ -46,12 +59,14 @@ class Trial:
     release: str
     distance: int
     verdict: TextVerdict
-    along: bool
-    """The verdict when the releases between the change's base and this one are looked at too."""
+    state: str
+    """What the rule of the matrix and the bump says, which looks at the releases between, too (`ladder.decide`)."""
 
     @property
     def right(self) -> bool:
-        return self.along == (self.kind in ("merged", "edited"))
+        if self.kind == "without its smallest hunk":
+            return self.state == "partly"
+        return (self.state == "merged") == (self.kind in TAKEN)
 
 
 def measure(
@@ -76,7 +91,7 @@ def _trials(
     forward = as_change(path, old, new)
     edited = reworded(old, new)
     back = as_change(path, wheels[index][path], _undone(wheels[index][path], old, new))
-    newer = {"merged": forward, "never merged, newer release": back}
+    newer = {"merged": forward, KINDS[4]: back}
     if edited is not None:
         newer["edited"] = as_change(path, old, edited)
     for kind, change in newer.items():
@@ -84,12 +99,27 @@ def _trials(
         for other in range(index, len(releases)):
             if change.diff:
                 history.append(climb(change, _only(path, wheels[other])))
-                along, _ = along_history(history)
-                yield Trial(kind, project, name, releases[other].version, other - index, history[-1], along)
+                state, _ = decide(history)
+                yield Trial(kind, project, name, releases[other].version, other - index, history[-1], state)
+    if (rest := _without_smallest(path, forward, wheels[index][path])) is not None:
+        verdict = climb(forward, {path: rest})
+        yield Trial(KINDS[2], project, name, releases[index].version, 0, verdict, decide([verdict])[0])
     for other in range(index):
         verdict = climb(forward, _only(path, wheels[other]))
         distance = index - 1 - other
-        yield Trial(KINDS[2], project, name, releases[other].version, distance, verdict, verdict.merged)
+        yield Trial(KINDS[3], project, name, releases[other].version, distance, verdict, decide([verdict])[0])
+
+
+def _without_smallest(path: str, change: Change, release: bytes) -> bytes | None:
+    """`release`, which has the change, without the smallest of its hunks; None when there is one hunk, or it is stuck."""
+    (file,) = unidiff.PatchSet(change.diff)
+    before, after = change.before[path], change.after[path]
+    if len(file) < 2 or before is None or after is None:
+        return None
+    smallest = min(range(len(file)), key=lambda at: file[at].added + file[at].removed)
+    rest = without_hunk(before, after, file[smallest])
+    merged, clean = merge_file(release, after, rest)
+    return merged if clean and merged != release else None
 
 
 def _only(path: str, files: dict[str, bytes]) -> dict[str, bytes]:
@@ -164,22 +194,16 @@ def _sources(wheel: Path) -> dict[str, bytes]:
 
 
 def summary(trials: list[Trial]) -> str:
-    """Markdown: for each kind and distance, how often the verdict and each rung said "merged"."""
-    rungs = ("forward", "reverse", "reverse 3-way", "added lines")
-    head = (
-        "kind",
-        "distance",
-        "trials",
-        "«merged» by this release alone",
-        "«merged» with the releases between",
-        *rungs,
-    )
+    """Markdown: for each kind and distance, what was answered, and how often each rung held."""
+    rungs = ("forward", "reverse", "reverse 3-way", "added lines", "hunks")
+    head = ("kind", "distance", "trials", "right", "merged, by this release alone", *STATES, *rungs)
     lines = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
     for kind in KINDS:
         for distance in sorted({trial.distance for trial in trials if trial.kind == kind}):
             some = [trial for trial in trials if (trial.kind, trial.distance) == (kind, distance)]
-            counts = (sum(trial.verdict.merged for trial in some), sum(trial.along for trial in some))
-            cells = [f"{count} ({100 * count / len(some):.1f} %)" for count in counts]
+            right = sum(trial.right for trial in some)
+            cells = [f"{right} ({100 * right / len(some):.1f} %)", str(sum(trial.verdict.merged for trial in some))]
+            cells += [str(sum(trial.state == state for trial in some)) for state in STATES]
             cells += [str(sum(bool(trial.verdict.rung(name).holds) for trial in some)) for name in rungs]
             lines.append(f"| {kind} | {distance} | {len(some)} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from sm120.integration.build.identity import Recipe
+from sm120.integration.build.runtime import pristine_of
 from sm120.integration.build.tree import copy_touched
 from sm120.integration.common import git as git_environment
 from sm120.integration.common.checkout import Checkout
@@ -23,7 +25,9 @@ from sm120.integration.series.patch_file import Patch
 from sm120.integration.series.pin import Pin
 from sm120.integration.series.probes import probe_modules
 from sm120.integration.upstream.closure import Closure
-from sm120.integration.upstream.style import styled
+from sm120.integration.upstream.field_table import new_fields, with_fields
+from sm120.integration.upstream.shared_modules import from_package
+from sm120.integration.upstream.style import styled, styled_cpp
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ def export_onto(
             for target, data in files:
                 _add_file(clone, environment, recipe.series.pin.upstream_path(target), data, patch)
             _apply_cached(clone, environment, upstream_diff(recipe.series.pin, patch), patch)
+            _append_fields(clone, environment, recipe.series.pin, patch)
             for target, text in upstream_tests(checkout, recipe.series.pin, patch):
                 if target not in tests:  # tests of neighbours share modules
                     _add_file(clone, environment, target, text.encode(), patch)
@@ -114,7 +119,12 @@ def release_clone(recipe: Recipe, pristine: Path, patches: list[Patch], folder: 
     """A git repository with the files that `patches` touch, where upstream keeps them."""
     folder.mkdir(parents=True)
     _git(folder, "init", "--quiet")
-    copy_touched(pristine, patches, folder, recipe.series.pin.upstream_path)
+    pin = recipe.series.pin
+    copy_touched(pristine, patches, folder, pin.upstream_path)
+    if pin.field_table is not None:
+        table = folder / pin.upstream_path(pin.field_table.file)
+        table.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(pristine / pin.field_table.file, table)
     _git(folder, "add", "--all", "--force")
     # No hook of theirs is meant for this commit, and nobody will see a signature of it.
     options = ["--quiet", "--allow-empty", "--no-verify", "--no-gpg-sign"]
@@ -152,13 +162,17 @@ def upstream_diff(pin: Pin, patch: Patch) -> str:
 def upstream_tests(checkout: Checkout, pin: Pin, patch: Patch) -> list[tuple[str, str]]:
     """(path, text) of the patch's probe in upstream's own harness, then of the modules beside it that it imports."""
     path = checkout.root / patch.fields["Probe"]
-    text = path.read_text()
     folder = pin.test_folder_for({file.path: file.added + file.removed for file in patch.files})
+    shared = probe_modules(checkout, patch)[1:]
+    names = [one.stem for one in shared]
+    text = from_package(path.read_text(), names, pin.test_modules)
     registered = _after_imports(text, pin.test_registration) if pin.test_registration else text
     if pin.test_footer and "__main__" not in registered:
         registered = f"{registered.rstrip()}\n\n\n{pin.test_footer.strip()}\n"
-    texts = {path.name: registered} | {one.name: one.read_text() for one in probe_modules(checkout, patch)[1:]}
-    return [(f"{folder}/{name}", _as_upstream(pin, f"{folder}/{name}", text)) for name, text in texts.items()]
+    beside = pin.test_modules.folder if pin.test_modules else folder
+    texts = {f"{folder}/{path.name}": registered}
+    texts |= {f"{beside}/{one.name}": from_package(one.read_text(), names, pin.test_modules) for one in shared}
+    return [(target, _as_upstream(pin, target, text)) for target, text in texts.items()]
 
 
 def added_files(checkout: Checkout, recipe: Recipe, closure: Closure) -> list[str]:
@@ -190,16 +204,20 @@ def _shares(checkout: Checkout, recipe: Recipe, closure: Closure) -> list[tuple[
     shares = []
     for patch in closure.patches:
         files = load_overlay(checkout.kernels, patch.kernels, recipe.series.project)
-        new = [(file.target, overlay_bytes(recipe.series.pin, file)) for file in files if file.target not in placed]
+        new = [(file.target, overlay_bytes(checkout, recipe, file)) for file in files if file.target not in placed]
         placed.update(target for target, _ in new)
         shares.append((patch, new))
     return shares
 
 
-def overlay_bytes(pin: Pin, file: OverlayFile) -> bytes:
+def overlay_bytes(checkout: Checkout, recipe: Recipe, file: OverlayFile) -> bytes:
     """An overlay file as upstream would have it formatted."""
-    data = file.source.read_bytes()
-    return styled(data.decode(), pin.python_style, file.target).encode() if file.target.endswith(".py") else data
+    data, pin = file.source.read_bytes(), recipe.series.pin
+    if file.target.endswith(".py"):
+        return styled(data.decode(), pin.python_style, file.target).encode()
+    if pin.cpp_style and file.target.endswith((".cu", ".cuh", ".h", ".hpp", ".cpp")):
+        return styled_cpp(data.decode(), pristine_of(checkout, recipe) / pin.cpp_style, file.target).encode()
+    return data
 
 
 def _add_file(clone: Path, environment: dict[str, str], target: str, data: bytes, patch: Patch) -> None:
@@ -207,6 +225,19 @@ def _add_file(clone: Path, environment: dict[str, str], target: str, data: bytes
         raise Refusal("export-conflict", f"{target} exists there already", path=patch.path)
     blob = _git(clone, "hash-object", "-w", "--stdin", stdin=data)
     _git(clone, "update-index", "--add", "--cacheinfo", f"100644,{blob},{target}", environment=environment)
+
+
+def _append_fields(clone: Path, environment: dict[str, str], pin: Pin, patch: Patch) -> None:
+    names = new_fields(pin, patch)
+    if not names or pin.field_table is None:
+        return
+    target = pin.upstream_path(pin.field_table.file)
+    blob = _git(
+        clone, "rev-parse", f":{target}", environment=environment, code="export-conflict", what=f"lacks {target}"
+    )
+    text = _run(clone, ["cat-file", "blob", blob]).stdout.decode()  # whole: the last line end counts
+    blob = _git(clone, "hash-object", "-w", "--stdin", stdin=with_fields(text, names, patch))
+    _git(clone, "update-index", "--cacheinfo", f"100644,{blob},{target}", environment=environment)
 
 
 def _apply_cached(clone: Path, environment: dict[str, str], diff: str, patch: Patch) -> None:

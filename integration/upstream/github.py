@@ -18,12 +18,25 @@ PULL = re.compile(r"([\w.-]+/[\w.-]+)#(\d+)")
 
 @dataclass(frozen=True)
 class PullState:
-    """One answer: `open`, `closed`, `merged`, or `gone` for a pull request that is not there (404)."""
+    """One answer: `open`, `closed`, `merged`, or `gone` for a pull request that is not there (404, 410, 451)."""
 
     pull: str
     state: str
     checked: str
     title: str = ""
+    draft: bool = False
+    base: str = ""
+    """The branch that it goes to, or went to."""
+    merge_commit: str = ""
+    """Where it was merged: a release has it when its tag contains this commit."""
+
+    @property
+    def said(self) -> str:
+        """`open (draft) 2026-11-29`, `merged 0123456789ab into main 2026-11-29`."""
+        extra = " (draft)" if self.draft and self.state == "open" else ""
+        if self.state == "merged" and self.merge_commit:
+            extra = f" {self.merge_commit[:12]}" + (f" into {self.base}" if self.base else "")
+        return f"{self.state}{extra} {self.checked}"
 
 
 class Unanswered(Refusal):
@@ -61,7 +74,8 @@ def _ask(client: httpx.Client, pull: str, date: str) -> PullState:
         answer = client.get(f"/repos/{match[1]}/pulls/{match[2]}")
     except httpx.HTTPError as error:
         raise Unanswered("status-offline", f"no answer: {error or type(error).__name__}") from None
-    if answer.status_code == 404:
+    # Gone for good, or taken down by law: nothing is wrong with the next question.
+    if answer.status_code in (404, 410, 451):
         return PullState(pull, "gone", date)
     if answer.status_code in (403, 429):
         raise Unanswered(
@@ -73,11 +87,13 @@ def _ask(client: httpx.Client, pull: str, date: str) -> PullState:
         data = answer.json()
         state = "merged" if data["merged_at"] else data["state"]
         number, title = data["number"], str(data.get("title", ""))
-    except (ValueError, KeyError, TypeError):
+        draft, base = bool(data.get("draft")), str((data.get("base") or {}).get("ref", ""))
+        commit = str(data.get("merge_commit_sha") or "") if state == "merged" else ""
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise Unanswered("status-answer", f"not a pull request but {answer.text[:60]!r} for {pull}") from None
     if state not in ("open", "closed", "merged") or number != int(match[2]):
         raise Unanswered("status-answer", f"a pull request that is not {pull}: number {number}, state {state!r}")
-    return PullState(pull, state, date, title)
+    return PullState(pull, state, date, title, draft, base, commit)
 
 
 def _when(answer: httpx.Response) -> str:

@@ -4,10 +4,12 @@
 2. it applies in reverse, exactly: everything it wrote is there;
 3. a three-way reverse is clean *and changes the files*: it is there, and its surroundings moved on;
 4. nearly all of the lines that it adds are there and nearly all that it removes are gone;
-5. its probe passes on the unpatched release: whatever upstream wrote, the defect is gone.
+5. every hunk of it is there, each judged alone (`hunks`);
+6. its probe passes on the unpatched release: whatever upstream wrote, the defect is gone.
 
-Rungs 1-4 look at text and are cheap. Only rung 5 can see a fix by different code. The rules below were measured on
-changes between real releases (`sm120 detector`); a rung that gave a false "merged" there decides nothing alone.
+Rungs 1-5 look at text and are cheap. Only rung 6 can see a fix by different code, and where it fails no text says
+"merged" (`matrix`). The rules below were measured on changes between real releases (`sm120 detector`); a rung that
+gave a false "merged" there decides nothing alone.
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ import re
 import subprocess
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sm120.integration.common import git as git_environment
 from sm120.integration.series.apply import applies_with_drift, apply_mode
+from sm120.integration.upstream.hunks import Hunk, distinctive, hunk_states
+from sm120.integration.upstream.merge import merge_file
 from sm120.integration.upstream.releases import write_files
 
 # Rung 4: shares, and how many distinctive lines a change needs before its text says anything.
@@ -28,7 +32,11 @@ ADDED_SHARE = 0.9
 REMOVED_SHARE = 0.9
 MINIMUM_LINES = 3
 
-RUNGS = ("forward", "reverse", "reverse 3-way", "added lines", "probe")
+# What counts as positive evidence that a release still has what an earlier one took, once the code moved on.
+STILL_SHARE = 0.5
+
+STATES = ("merged", "partly", "absent", "not told apart")
+"""What text can say: all of it is there; some of it; the code is as it was before; nothing of the above."""
 
 
 @dataclass(frozen=True)
@@ -51,20 +59,33 @@ class Rung:
 
 @dataclass(frozen=True)
 class TextVerdict:
-    """The first four rungs, and whether they say that the change is in the release."""
+    """The first five rungs on one release, and what they say by themselves."""
 
     rungs: tuple[Rung, ...]
-    merged: bool
+    hunks: tuple[Hunk, ...]
+    state: str
+    """One of `STATES`."""
+    exact: bool
+    """It applies in reverse, exactly, and not forward: nothing of it is missing."""
     why: str
     failed_at: str
     """`file:hunk` where it does not apply forward."""
+
+    @property
+    def merged(self) -> bool:
+        return self.state == "merged"
+
+    @property
+    def where(self) -> str:
+        """The first hunk that is not there, `file:hunk`, where some are."""
+        return next((hunk.name for hunk in self.hunks if hunk.state != "there"), "") if self.state == "partly" else ""
 
     def rung(self, name: str) -> Rung:
         return next(rung for rung in self.rungs if rung.name == name)
 
 
 def climb(change: Change, files: dict[str, bytes]) -> TextVerdict:
-    """Rungs 1-4 of `change` on a release of which `files` holds (at least) every file that the change touches."""
+    """Rungs 1-5 of `change` on a release of which `files` holds (at least) every file that the change touches."""
     with tempfile.TemporaryDirectory(prefix="sm120-ladder-") as name:
         folder = Path(name)
         patch = folder / "change.patch"
@@ -75,44 +96,86 @@ def climb(change: Change, files: dict[str, bytes]) -> TextVerdict:
         forward = apply_mode(tree, patch, "--check")
         reverse = apply_mode(tree, patch, "--check", "--reverse")
     failed_at = "" if forward.returncode == 0 else _failed_at(change, forward.stderr)
+    applies, exact = forward.returncode == 0, reverse.returncode == 0
+    hunks = () if applies else hunk_states(change.diff, change.before, change.after, files)
     rungs = (
-        Rung("forward", forward.returncode == 0, failed_at or "applies"),
-        Rung("reverse", reverse.returncode == 0, "applies in reverse" if reverse.returncode == 0 else "does not"),
+        Rung("forward", applies, failed_at or "applies"),
+        Rung("reverse", exact, "applies in reverse" if exact else "does not"),
         _reverse_three_way(change, files),
         _added_lines(change, files),
+        _every_hunk(hunks, applies),
     )
-    merged, why = _text_verdict(*rungs)
-    return TextVerdict(rungs, merged, why, failed_at)
+    state, why = _state(rungs, hunks)
+    return TextVerdict(rungs, hunks, state, exact and state == "merged", why, failed_at)
 
 
-def along_history(verdicts: list[TextVerdict]) -> tuple[bool, str]:
-    """Whether the last of `verdicts` (of releases newer than the pin, oldest first) has the change, and why.
+def decide(verdicts: Sequence[TextVerdict]) -> tuple[str, str]:
+    """The state on the last of `verdicts` (of releases after the pin, oldest first), and why: the one rule.
 
-    Code goes on changing after a change is taken, so the release that took it says so most clearly. What was taken once
-    and does not apply forward now counts as taken; when it applies forward again, upstream has taken it back.
+    Code goes on changing after a change is taken, so the release that took it says so most clearly. That still counts
+    on a later release which shows some of it and has none of it as it was before.
     """
     last = verdicts[-1]
-    if last.merged:
-        return True, last.why
-    if not last.rung("forward").holds and any(verdict.merged for verdict in verdicts):
-        return True, "an earlier release took it, and its code has moved on since"
-    return False, last.why
+    took = any(verdict.merged for verdict in verdicts[:-1])
+    if last.merged or not took:
+        return last.state, last.why
+    if last.rung("forward").holds:
+        return "absent", "an earlier release took it, and upstream has taken it back: it applies forward again"
+    if back := [hunk.name for hunk in last.hunks if hunk.state == "missing"]:
+        state = "partly" if last.state == "partly" else "absent"
+        return state, f"an earlier release took it, and {_some(back)} is as it was before again"
+    added, found = sum(hunk.added for hunk in last.hunks), sum(hunk.found for hunk in last.hunks)
+    if found and found >= STILL_SHARE * added:
+        return "merged", f"an earlier release took it, its code has moved on since, {found} of {added} lines are there"
+    if last.rung("hunks").holds:
+        return (
+            "merged",
+            "an earlier release took it, its code has moved on since, lines like its own are at their places",
+        )
+    if last.state == "partly":
+        return last.state, last.why
+    return "not told apart", f"an earlier release took it, and {found} of its {added} lines are in this one"
 
 
-def _text_verdict(forward: Rung, reverse: Rung, three_way: Rung, lines: Rung) -> tuple[bool, str]:
+def _state(rungs: tuple[Rung, ...], hunks: tuple[Hunk, ...]) -> tuple[str, str]:
+    forward, reverse, three_way, lines, every = rungs
     if forward.holds and reverse.holds:
-        return False, "it applies both ways, so its text cannot tell; ask the probe"
+        return "not told apart", "it applies both ways, so its text cannot tell; ask the probe"
+    if reverse.holds and (lacking := [hunk.name for hunk in hunks if hunk.state == "missing"]):
+        # Repetitive code: git finds a hunk's lines at another place, while its own is as it was.
+        return "partly", f"it applies in reverse, but {_some(lacking)} is as it was before"
     if reverse.holds:
-        return True, "it applies in reverse, exactly"
+        return "merged", "it applies in reverse, exactly"
     if forward.holds:
-        return False, "it applies forward"
-    if three_way.holds and lines.holds:
-        return True, f"a three-way reverse is clean and changes the files; {lines.detail}"
-    if lines.holds:
-        return True, f"{lines.detail}, and it no longer applies forward"
-    if three_way.holds and lines.holds is None:
-        return True, "a three-way reverse is clean and changes the files; too few lines to count"
-    return False, "it applies in neither direction"
+        return "absent", "it applies forward"
+    if every.holds and lines.holds:
+        return "merged", f"every hunk is there; {lines.detail}"
+    if every.holds and three_way.holds and lines.holds is None:
+        return "merged", "a three-way reverse is clean and changes every file; too few lines to count"
+    if every.holds:
+        return "not told apart", f"every hunk has lines like its own at its place, but {lines.detail}: look at them"
+    good = [hunk for hunk in hunks if hunk.state in ("there", "reworded", "partial") and hunk.found]
+    if good:
+        lacking = [f"{hunk.name} ({hunk.state})" for hunk in hunks if hunk.state not in ("there", "reworded")]
+        return "partly", f"{len(hunks) - len(lacking)} of {len(hunks)} hunks are there; not {_some(lacking)}"
+    if any(hunk.state == "missing" for hunk in hunks) and all(hunk.state in ("missing", "unclear") for hunk in hunks):
+        return "absent", f"{_some([hunk.name for hunk in hunks if hunk.state == 'missing'])} is as it was before"
+    return (
+        "not told apart",
+        "it applies in neither direction, and its lines are not there: not told apart from a fix in other words",
+    )
+
+
+def _every_hunk(hunks: tuple[Hunk, ...], applies: bool) -> Rung:
+    if applies:
+        return Rung("hunks", False, "none is there")
+    counts = Counter(hunk.state for hunk in hunks)
+    detail = ", ".join(f"{count} {state}" for state, count in counts.items()) or "none"
+    return Rung("hunks", bool(hunks) and counts.keys() <= {"there", "reworded"}, f"of {len(hunks)} hunks: {detail}")
+
+
+def _some(names: list[str], limit: int = 3) -> str:
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
 def _reverse_three_way(change: Change, files: dict[str, bytes]) -> Rung:
@@ -163,22 +226,7 @@ def _added_lines(change: Change, files: dict[str, bytes]) -> Rung:
 
 def _lines(data: bytes | None) -> Counter[str]:
     text = (data or b"").decode(errors="replace")
-    return Counter(line for line in map(str.strip, text.splitlines()) if len(re.sub(r"\W", "", line)) > 3)
-
-
-def merge_file(
-    current: bytes, base: bytes, other: bytes, labels: tuple[str, str, str] | None = None
-) -> tuple[bytes, bool]:
-    """git's three-way merge of one file: (result, whether it is clean); conflicts carry diff3 markers."""
-    with tempfile.TemporaryDirectory(prefix="sm120-merge-") as name:
-        folder = Path(name)
-        paths = [folder / part for part in ("current", "base", "other")]
-        for path, data in zip(paths, (current, base, other), strict=True):
-            path.write_bytes(data)
-        options = [part for label in labels or () for part in ("-L", label)]
-        command = ["git", *git_environment.OPTIONS, "merge-file", "-p", "--diff3", *options, *map(str, paths)]
-        result = subprocess.run(command, capture_output=True, cwd=folder, env=git_environment.isolated())
-    return result.stdout, result.returncode == 0
+    return Counter(line for line in map(str.strip, text.splitlines()) if distinctive(line))
 
 
 def _failed_at(change: Change, stderr: str) -> str:

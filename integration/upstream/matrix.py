@@ -7,8 +7,8 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,9 @@ from sm120.integration.series.patch_file import Patch
 from sm120.integration.series.probes import ProbeResult, probe_modules, run_probes, without_paths
 from sm120.integration.series.series import Series, load_series
 from sm120.integration.upstream import ladder
-from sm120.integration.upstream.ladder import Rung, TextVerdict, apply_to, climb
+from sm120.integration.upstream.history import History
+from sm120.integration.upstream.hunks import Hunk
+from sm120.integration.upstream.ladder import Rung, TextVerdict, apply_to, climb, decide
 from sm120.integration.upstream.recorded_matrix import (
     Record,
     RecordedCell,
@@ -36,16 +38,16 @@ from sm120.integration.upstream.releases import Release, Snapshot, load_releases
 from sm120.integration.upstream.stages import Stage, Staged, stage_series
 
 # Raise when the same inputs would give another cell (or probe result), so that cached ones are not used.
-LAYOUT = 4
+LAYOUT = 6
 PROBES_LAYOUT = 3
 
 # Seconds for all probes of a project on one release, and for one alone: a release that hangs one must not end the matrix.
 PROBES_TIMEOUT = 1800
 PROBE_TIMEOUT = 300
 
-RULES = [ladder.ADDED_SHARE, ladder.REMOVED_SHARE, ladder.MINIMUM_LINES]
+RULES = [ladder.ADDED_SHARE, ladder.REMOVED_SHARE, ladder.MINIMUM_LINES, ladder.STILL_SHARE]
 
-WORDS = ("applies", "applies with closure", "conflicts", "merged", "superseded", "n/a")
+WORDS = ("applies", "applies with closure", "conflicts", "partly", "disputed", "merged", "superseded", "n/a")
 
 # A test that fails because the release lacks a name which the probe's own scaffolding uses has shown no defect.
 MISFIT = re.compile(r"\S+: ([\w.]+\.)?(AttributeError|ImportError|ModuleNotFoundError|NameError|TypeError)\b")
@@ -59,9 +61,16 @@ class Cell:
 
     word: str
     where: str
-    """`file:hunk` of a conflict."""
+    """`file:hunk` of a conflict, or of what upstream did not take."""
     why: str
     rungs: tuple[Rung, ...]
+    alone: TextVerdict | None = None
+    """What the text of this release alone says; later releases are judged with it."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether everything of the change is there, literally."""
+        return self.alone is not None and self.alone.exact
 
     @property
     def text(self) -> str:
@@ -91,7 +100,14 @@ class Table:
         return asdict(self)
 
 
-def make_matrix(checkout: Checkout, project: str, *, probes: bool = False, report: Report = lambda line: None) -> Table:
+def make_matrix(
+    checkout: Checkout,
+    project: str,
+    *,
+    probes: bool = False,
+    history: Path | None = None,
+    report: Report = lambda line: None,
+) -> Table:
     """Every patch of `project` on every release of its `releases.toml`.
 
     Results of probes that are known count; `probes` runs those that are not, which needs a runtime and unpacks each
@@ -104,14 +120,11 @@ def make_matrix(checkout: Checkout, project: str, *, probes: bool = False, repor
     releases = load_releases(checkout.patches / project)
     results = {release.version: known_probe_results(checkout, series, release) for release in releases}
     path = checkout.build / "matrix" / f"table-{_table_key(checkout, series, releases, results, probes)}.json"
-    if (known := _cached_table(path)) is not None:
+    if history is None and (known := _cached_table(path)) is not None:
         return known
     staged = stage_series(checkout, project)
-    columns: dict[str, dict[str, Cell]] = {}
-    for release in releases:
-        report(f"{project} {release.version}")
-        columns[release.version] = column(checkout, staged, release, probes=probes)
-    follow_history(staged.series.pin.version, columns)
+    clone = History(history, series.pin) if history else None
+    columns = make_columns(checkout, staged, releases, probes=lambda release: probes, history=clone, report=report)
     rows = [
         Row(
             stage.patch.slug,
@@ -123,32 +136,58 @@ def make_matrix(checkout: Checkout, project: str, *, probes: bool = False, repor
     yanked = {release.version: release.yanked for release in releases if release.yanked}
     table = Table(project, series.pin.version, [release.version for release in releases], yanked, rows)
     results = {release.version: known_probe_results(checkout, series, release) for release in releases}
-    path = checkout.build / "matrix" / f"table-{_table_key(checkout, series, releases, results, probes)}.json"
-    _write(path, json.dumps(table.as_data()))
+    # Where a probe gave no answer, it is asked again the next time.
+    if history is None and (not probes or all(len(known) == len(series.patches) for known in results.values())):
+        path = checkout.build / "matrix" / f"table-{_table_key(checkout, series, releases, results, probes)}.json"
+        _write(path, json.dumps(table.as_data()))
     return table
 
 
-def follow_history(pinned: str, columns: dict[str, dict[str, Cell]]) -> None:
-    """What one release after the pin took stays taken in later ones, where its code may have moved on.
-
-    `columns` are oldest first. A patch that applies again keeps its cell: upstream has taken the change back.
-    """
-    taken: dict[str, str] = {}
-    for version, cells in columns.items():
-        if Version(version) <= Version(pinned):
-            continue
-        for slug, cell in cells.items():
-            if cell.word == "merged":
-                taken.setdefault(slug, version)
-            elif cell.word == "conflicts" and slug in taken:
-                why = f"{taken[slug]} took it, and its code has moved on since"
-                cells[slug] = Cell("merged", "", why, cell.rungs)
+def make_columns(
+    checkout: Checkout,
+    staged: Staged,
+    releases: list[Release],
+    *,
+    probes: Callable[[Release], bool] = lambda release: False,
+    wheels: dict[str, Path] | None = None,
+    history: History | None = None,
+    report: Report = lambda line: None,
+) -> dict[str, dict[str, Cell]]:
+    """The cells of every patch on `releases` (oldest first), by version and slug; what one took is known to the next."""
+    pinned = Version(staged.series.pin.version)
+    columns: dict[str, dict[str, Cell]] = {}
+    for release in releases:
+        report(f"{staged.series.project} {release.version}")
+        later = [version for version in columns if Version(version) > pinned]
+        earlier = {
+            stage.patch.slug: [text for version in later if (text := columns[version][stage.patch.slug].alone)]
+            for stage in staged.stages
+        }
+        wheel = (wheels or {}).get(release.version)
+        columns[release.version] = column(
+            checkout, staged, release, probes=probes(release), wheel=wheel, earlier=earlier, history=history
+        )
+    return columns
 
 
 def column(
-    checkout: Checkout, staged: Staged, release: Release, *, probes: bool = False, wheel: Path | None = None
+    checkout: Checkout,
+    staged: Staged,
+    release: Release,
+    *,
+    probes: bool = False,
+    wheel: Path | None = None,
+    earlier: dict[str, list[TextVerdict]] | None = None,
+    history: History | None = None,
 ) -> dict[str, Cell]:
-    """The cells of every patch on one release, by slug; cells are cached by the content they depend on."""
+    """The cells of every patch on one release, by slug; cells are cached by the content they depend on.
+
+    `earlier` are what the releases between the pin and this one said, oldest first; `history` names commits that took
+    a patch in other words.
+    """
+    if Version(release.version) <= Version(staged.series.pin.version):
+        history = None
+    tip = history.commit_of(release.version) if history else ""
     found: dict[str, Cell] = {}
     files: Snapshot | None = None
     if probes:
@@ -156,31 +195,72 @@ def column(
     else:
         results = known_probe_results(checkout, staged.series, release)
     for stage in staged.stages:
-        path = checkout.build / "matrix" / f"{_key(stage, release, results.get(stage.patch.slug))}.json"
+        before = (earlier or {}).get(stage.patch.slug, [])
+        result = results.get(stage.patch.slug)
+        path = checkout.build / "matrix" / f"{_key(stage, release, result, before, tip)}.json"
         cell = _cached(path)
         if cell is None:
             if files is None:
                 names = set(staged.touched) | {target for one in staged.stages for target in one.overlay}
                 files = snapshot(checkout, release, names, wheel)
-            cell = make_cell(stage, staged.series.pin.version, files, results.get(stage.patch.slug))
+            cell = make_cell(stage, staged.series.pin.version, files, result, before, history)
             _write(path, json.dumps(asdict(cell)))
         found[stage.patch.slug] = cell
     return found
 
 
-def make_cell(stage: Stage, pinned: str, release: Snapshot, probe: ProbeResult | None = None) -> Cell:
-    """Decide one cell; the strongest reason wins, in the order merged, superseded, n/a, applies, conflicts."""
-    verdict = climb(stage.change, release.files)
-    rungs = (*verdict.rungs, probe_rung(probe))
-    if verdict.merged:
-        return Cell("merged", "", verdict.why, rungs)
-    if rungs[-1].holds and Version(release.version) < Version(pinned):
-        return Cell("n/a", "", "its probe passes on this older release: the defect came later", rungs)
-    if rungs[-1].holds:
-        return Cell("superseded", "", "its probe passes on the unpatched release", rungs)
+def make_cell(
+    stage: Stage,
+    pinned: str,
+    release: Snapshot,
+    probe: ProbeResult | None = None,
+    earlier: Sequence[TextVerdict] = (),
+    history: History | None = None,
+) -> Cell:
+    """Decide one cell; the strongest reason wins: merged (unless the probe fails), superseded, n/a, partly, applies."""
+    text = climb(stage.change, release.files)
+    state, why = decide([*earlier, text])
+    rungs = (*text.rungs, probe_rung(probe))
+    if history:
+        state, why, rung = _in_history(stage, release, text, state, why, history)
+        rungs = (*text.rungs, rung, probe_rung(probe))
+    passes = rungs[-1].holds
+    if state == "merged" and passes is False:
+        return Cell("disputed", "", f"its text is there ({why}), but its probe {rungs[-1].detail}", rungs, text)
+    if state == "merged":
+        return Cell("merged", "", why, rungs, text)
+    if passes and Version(release.version) < Version(pinned):
+        return Cell("n/a", "", "its probe passes on this older release: the defect came later", rungs, text)
+    if passes:
+        return Cell("superseded", "", "its probe passes on the unpatched release", rungs, text)
     if missing := _older_without(stage, pinned, release):
-        return Cell("n/a", "", f"this older release has no {missing}", rungs)
-    return _forward_cell(stage, release, verdict, rungs)
+        return Cell("n/a", "", f"this older release has no {missing}", rungs, text)
+    # What an older release shows of a change is code that upstream removed or that it was written after: no merge.
+    if state == "partly" and Version(release.version) > Version(pinned):
+        return Cell("partly", text.where, why, rungs, text)
+    cell = _forward_cell(stage, release, text, rungs)
+    if cell.word == "conflicts" and Version(release.version) > Version(pinned):
+        return replace(cell, why=f"{state}: {why}; {cell.why}", alone=text)
+    return replace(cell, alone=text)
+
+
+def _in_history(
+    stage: Stage, release: Snapshot, text: TextVerdict, state: str, why: str, history: History
+) -> tuple[str, str, Rung]:
+    """What upstream's commits add to the text's state: only where the code is not as it was before can one have it."""
+    if state == "merged" or text.rung("forward").holds:
+        return state, why, Rung("history", None, "not asked: the release's own text says it")
+    taken = history.find(stage.change.before, stage.change.after, release.version)
+    if taken is None:
+        return state, why, Rung("history", False, "no commit since the pin is like it")
+    name = f"{taken.commit[:12]} «{taken.subject}»"
+    if taken.reverted_by:
+        said = f"{name} took it, {taken.reverted_by[:12]} took it back"
+        return state, f"{why}; {said}", Rung("history", False, said)
+    if any(hunk.state == "missing" for hunk in text.hunks):
+        said = f"{name} is like it, but a part is as it was before"
+        return state, f"{why}; {said}", Rung("history", None, said)
+    return "merged", f"upstream's commit {name} is this change in other words", Rung("history", True, name)
 
 
 def _forward_cell(stage: Stage, release: Snapshot, verdict: TextVerdict, rungs: tuple[Rung, ...]) -> Cell:
@@ -254,8 +334,10 @@ def probe_results(
         tree = release_tree(checkout, staged.series.project, release, wheel)
         results = _run_all(checkout, todo, tree)
         for patch in todo:
-            key = _probe_key(checkout, patch, release)
-            _write(_probe_path(checkout, key), json.dumps(asdict(results[patch.slug])))
+            # What broke or hung may run tomorrow, or on another machine: only an answer is kept.
+            if _is_answer(results[patch.slug]):
+                key = _probe_key(checkout, patch, release)
+                _write(_probe_path(checkout, key), json.dumps(asdict(results[patch.slug])))
         found |= results
     return found
 
@@ -285,11 +367,17 @@ def known_probe_results(checkout: Checkout, series: Series, release: Release) ->
     found = {}
     for patch in series.patches:
         key = _probe_key(checkout, patch, release)
-        if (result := _cached_probe(_probe_path(checkout, key))) is not None:
+        result = _cached_probe(_probe_path(checkout, key))
+        if result is None and key in recorded:
+            result = ProbeResult(**recorded[key].model_dump())
+        if result is not None and _is_answer(result):
             found[patch.slug] = result
-        elif key in recorded:
-            found[patch.slug] = ProbeResult(**recorded[key].model_dump())
     return found
+
+
+def _is_answer(result: ProbeResult) -> bool:
+    """Whether a probe passed or failed; where it broke, hung or skipped it said nothing about the release."""
+    return result.green or result.red
 
 
 def _probe_key(checkout: Checkout, patch: Patch, release: Release) -> str:
@@ -382,15 +470,29 @@ def _write(path: Path, text: str) -> None:
 
 
 def _as_cell(data: dict[str, Any]) -> Cell:
-    return Cell(data["word"], data["where"], data["why"], tuple(Rung(**rung) for rung in data["rungs"]))
+    alone = data["alone"]
+    return Cell(
+        data["word"],
+        data["where"],
+        data["why"],
+        tuple(Rung(**rung) for rung in data["rungs"]),
+        alone and _as_verdict(alone),
+    )
 
 
-def _key(stage: Stage, release: Release, probe: ProbeResult | None) -> str:
+def _as_verdict(data: dict[str, Any]) -> TextVerdict:
+    rungs = tuple(Rung(**rung) for rung in data["rungs"])
+    return TextVerdict(**data | {"rungs": rungs, "hunks": tuple(Hunk(**hunk) for hunk in data["hunks"])})
+
+
+def _key(stage: Stage, release: Release, probe: ProbeResult | None, earlier: Sequence[TextVerdict], tip: str) -> str:
     overlay = {target: digest(data.decode(errors="replace")) for target, data in stage.overlay.items()}
     patches = [patch.sha256 for patch in stage.closure.patches]
     # The files before the patch come from the whole series, so what they were is part of what a cell depends on.
     before = {path: digest((data or b"").decode(errors="replace")) for path, data in stage.change.before.items()}
-    return digest([LAYOUT, RULES, release.sha256, patches, overlay, before, asdict(probe) if probe else None])[:24]
+    taken = any(text.merged for text in earlier)
+    said = asdict(probe) if probe else None
+    return digest([LAYOUT, RULES, release.sha256, patches, overlay, before, said, taken, tip])[:24]
 
 
 def _cached(path: Path) -> Cell | None:

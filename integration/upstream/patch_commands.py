@@ -12,29 +12,20 @@ from sm120.integration.build.runtime import pristine_of
 from sm120.integration.common.checkout import Checkout, find_checkout
 from sm120.integration.common.console import make_console, working
 from sm120.integration.common.refusal import Refusal, there_are
+from sm120.integration.series.completion import slugs
 from sm120.integration.series.probes import run_probes
 from sm120.integration.upstream.closure import Closure, find_closure, prove_closure, undeclared
 from sm120.integration.upstream.export import added_files, check_clone, check_folder, export_mbox, export_onto
 from sm120.integration.upstream.pr_body import find_template, pr_body
-from sm120.integration.upstream.status_commands import status_command
-from sm120.integration.upstream.version_commands import bump_command, detector_command, matrix_command, watch_command
 
 console = make_console()
 
 
-def register(app: typer.Typer) -> None:
-    """Add these commands to the main command line."""
-    app.command("closure")(closure_command)
-    app.command("export")(export_command)
-    app.command("status")(status_command)
-    app.command("matrix")(matrix_command)
-    app.command("bump")(bump_command)
-    app.command("watch")(watch_command)
-    app.command("detector")(detector_command)
+Slug = Annotated[str, typer.Argument(help="a patch", autocompletion=slugs)]
 
 
 def closure_command(
-    slug: str, prove: Annotated[bool, typer.Option(help="run the probe on a clean tree with only the closure")] = False
+    slug: Slug, prove: Annotated[bool, typer.Option(help="run the probe on a clean tree with only the closure")] = False
 ) -> None:
     """Show the earlier patches that SLUG needs. Exit 1 when `Requires:` does not name one it needs to apply."""
     checkout = find_checkout()
@@ -56,10 +47,12 @@ def closure_command(
 
 
 def export_command(
-    slug: str,
+    slug: Slug,
     onto: Annotated[str | None, typer.Option(help="CLONE or CLONE@REF: commit on a new branch there")] = None,
     mbox: Annotated[Path | None, typer.Option(help="write files for `git am` into this new folder")] = None,
-    body: Annotated[Path | None, typer.Option(help="PR text; default build/export/SLUG.md")] = None,
+    body: Annotated[
+        Path | None, typer.Option(help="PR text; default build/export/SLUG.md, none with --no-evidence")
+    ] = None,
     signoff: Annotated[bool, typer.Option(help="add Signed-off-by with your identity (DCO)")] = False,
     evidence: Annotated[bool, typer.Option(help="run the probe before and after, for the PR text")] = True,
 ) -> None:
@@ -77,7 +70,7 @@ def export_command(
     if mbox is not None:
         check_folder(mbox)
     # The probes run before anything is made: a branch without its text could not be exported again.
-    text = _body(checkout, recipe, closure, pristine, template) if evidence else None
+    text = _body(checkout, recipe, closure, pristine, template, evidence) if evidence or body else None
     if onto is not None:
         made = export_onto(checkout, recipe, closure, clone, ref, signoff=signoff)
         for commit, subject in zip(made.commits, made.subjects, strict=True):
@@ -86,7 +79,8 @@ def export_command(
     if mbox is not None:
         for path in export_mbox(checkout, recipe, closure, pristine, mbox, signoff=signoff):
             console.print(str(path))
-    for note in recipe.series.pin.export_notes:
+    unsigned = [recipe.series.pin.signoff_note] if not signoff and recipe.series.pin.signoff_note else []
+    for note in unsigned + recipe.series.pin.export_notes:
         console.print(f"note: {note}", markup=False)
     if text is not None:
         target = body or checkout.build / "export" / f"{slug}.md"
@@ -112,12 +106,17 @@ def _split(onto: str) -> tuple[Path, str]:
     return Path(folder), ref
 
 
-def _body(checkout: Checkout, recipe: Recipe, closure: Closure, pristine: Path, template: str | None) -> str:
+def _body(
+    checkout: Checkout, recipe: Recipe, closure: Closure, pristine: Path, template: str | None, evidence: bool
+) -> str:
     pin = recipe.series.pin
-    with working("the probe on the release"):
-        before = run_probes(checkout, [closure.patch], pristine)[closure.patch.slug]
-    with working("the probe on the closure alone"):
-        after = prove_closure(checkout, recipe, pristine, closure)
-    if not (before.red and after.green):
-        raise Refusal("export-evidence", f"the probe is not red before and green after: {before}, {after}")
-    return pr_body(pin, closure, before, after, added_files(checkout, recipe, closure), template)
+    results = None
+    if evidence:
+        with working("the probe on the release"):
+            before = run_probes(checkout, [closure.patch], pristine)[closure.patch.slug]
+        with working("the probe on the closure alone"):
+            after = prove_closure(checkout, recipe, pristine, closure)
+        if not (before.red and after.green):
+            raise Refusal("export-evidence", f"the probe is not red before and green after: {before}, {after}")
+        results = before, after
+    return pr_body(pin, closure, results, added_files(checkout, recipe, closure), template)

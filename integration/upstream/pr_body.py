@@ -28,14 +28,18 @@ DEFAULT_TEMPLATE = "## Motivation\n\n## Modifications\n\n## Tests\n\n## Related 
 
 
 def pr_body(
-    pin: Pin, closure: Closure, before: ProbeResult, after: ProbeResult, added: list[str], template: str | None = None
+    pin: Pin,
+    closure: Closure,
+    results: tuple[ProbeResult, ProbeResult] | None,
+    added: list[str],
+    template: str | None = None,
 ) -> str:
     """Markdown for the pull request of `closure.patch`.
 
-    `before` is the probe's result on the pristine release, `after` on the release with only the closure; `added` are
-    the new files beside the diff's, the test first.
+    `results` are the probe's on the pristine release and on the release with only the closure, None where it was not
+    run; `added` are the new files beside the diff's, the test first.
     """
-    sections = _sections(pin, closure, before, after, added, added[0])
+    sections = _sections(pin, closure, results, added, added[0])
     return fill_template(template or DEFAULT_TEMPLATE, sections)
 
 
@@ -100,7 +104,11 @@ def find_template(clone: Path, ref: str) -> str | None:
 
 
 def _sections(
-    pin: Pin, closure: Closure, before: ProbeResult, after: ProbeResult, added: list[str], test_path: str
+    pin: Pin,
+    closure: Closure,
+    results: tuple[ProbeResult, ProbeResult] | None,
+    added: list[str],
+    test_path: str,
 ) -> dict[str, str]:
     patch = closure.patch
     needs = ""
@@ -111,14 +119,21 @@ def _sections(
     return {
         "motivation": reflowed(patch.description),
         "changes": _files(pin, patch, added) + needs,
-        "evidence": (
-            f"`{test_path}` on {pin.git_tag} without this change: {before.failed} failed, {before.passed} passed.\n\n"
-            f"```\n{_failures(before)}\n```\n\nWith it: {after.passed} passed.\n\n"
-            f"```\npython -m pytest {test_path}\n```\n\n{_rungs(patch)}"
-        ),
+        "evidence": f"{_ran(pin, results, test_path)}```\npython -m pytest {test_path}\n```\n\n{_rungs(patch)}",
         "speed": "No claim about speed is made.",
         "related": f"{_listed(patch.rivals)} the same defect." if patch.rivals else NOTHING_RELATED,
     }
+
+
+def _ran(pin: Pin, results: tuple[ProbeResult, ProbeResult] | None, test_path: str) -> str:
+    """What the test said without and with the change; only its name where it was not run for this text."""
+    if results is None:
+        return f"`{test_path}` is the test of this change.\n\n"
+    before, after = results
+    return (
+        f"`{test_path}` on {pin.git_tag} without this change: {before.failed} failed, {before.passed} passed.\n\n"
+        f"```\n{_failures(before)}\n```\n\nWith it: {after.passed} passed.\n\n"
+    )
 
 
 def reflowed(text: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 
@@ -113,14 +114,16 @@ def find_release(folder: Path, version: str) -> Release:
     )
 
 
-def local_release(wheel: Path, version: str) -> Release:
-    """A release from a wheel file that the user names, hashed here.
+def local_release(wheel: Path, version: str, distribution: str) -> Release:
+    """A release of `distribution` from a wheel file that the user names, hashed here.
 
     Raises:
-        Refusal: `release-wheel` when the file is missing or is not a wheel of that version.
+        Refusal: `release-wheel` when the file is missing or is not a wheel of that distribution and version.
     """
     if not wheel.is_file():
         raise Refusal("release-wheel", "no such file", path=wheel)
+    if canonicalize_name(wheel.name.split("-")[0]) != canonicalize_name(distribution):
+        raise Refusal("release-wheel", f"not a wheel of {distribution}", path=wheel)
     try:
         return Release(version=version, file=wheel.name, sha256=sha256_of(wheel))
     except ValidationError as error:

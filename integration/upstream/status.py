@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -97,14 +97,18 @@ def _status(patch: Patch, known: dict[str, PullState], today: datetime.date, cel
         checked,
         age,
         patch.evidence,
-        {pull: f"{state.state} {state.checked}" for pull, state in pulls.items()},
+        {pull: state.said for pull, state in pulls.items()},
         warnings,
         errors,
     )
 
 
-def refresh(checkout: Checkout, today: datetime.date, api: str | None = None) -> tuple[Path | None, Unanswered | None]:
+def refresh(
+    checkout: Checkout, today: datetime.date, api: str | None = None, also: Iterable[str] = ()
+) -> tuple[Path | None, Unanswered | None]:
     """Ask GitHub about every pull request that headers and rivals name, and append one dated row to `patches/status/`.
+
+    `also` are further ones to ask about: those of the ledger.
 
     Returns the file that the row went to (None when nothing was answered) and why asking stopped, if it did.
     """
@@ -112,20 +116,32 @@ def refresh(checkout: Checkout, today: datetime.date, api: str | None = None) ->
     for project in checkout.projects():
         for patch in load_series(checkout.patches / project).patches:
             pulls += [match[0] for match in PULL.finditer(patch.fields["Upstream-Status"])] + patch.rivals
-    answered, unanswered = pull_states(pulls, api=api, today=today)
+    answered, unanswered = pull_states([*pulls, *also], api=api, today=today)
     if not answered:
         return None, unanswered
     row = {
         "date": today.isoformat(),
         "complete": unanswered is None,
         "patches": _counts(checkout),
-        "pulls": {state.pull: {"state": state.state, "title": state.title} for state in answered},
+        "pulls": {state.pull: _answer(state) for state in answered},
     }
     path = checkout.patches / "status" / f"{today.year}.jsonl"
     path.parent.mkdir(exist_ok=True)
     with path.open("a") as file:
-        file.write(json.dumps(row, sort_keys=True, ensure_ascii=False) + "\n")
+        # ASCII: a title may hold what some readers take for the end of a line.
+        file.write(json.dumps(row, sort_keys=True) + "\n")
     return path, unanswered
+
+
+def _answer(state: PullState) -> dict[str, str | bool]:
+    """What is recorded of one answer: where GitHub said nothing, no key."""
+    said: dict[str, str | bool] = {
+        "title": state.title,
+        "draft": state.draft,
+        "base": state.base,
+        "merge_commit": state.merge_commit,
+    }
+    return {"state": state.state, **{name: value for name, value in said.items() if value}}
 
 
 def _counts(checkout: Checkout) -> dict[str, dict[str, int]]:
@@ -147,7 +163,7 @@ def last_known(checkout: Checkout) -> dict[str, PullState]:
     """
     found: dict[str, PullState] = {}
     for path in sorted((checkout.patches / "status").glob("*.jsonl")):
-        for number, line in enumerate(path.read_text().splitlines(), 1):
+        for number, line in enumerate(path.read_text().removesuffix("\n").split("\n"), 1):
             try:
                 row = json.loads(line)
                 date = datetime.date.fromisoformat(row["date"]).isoformat()
@@ -155,7 +171,15 @@ def last_known(checkout: Checkout) -> dict[str, PullState]:
                     if not PULL.fullmatch(pull) or answer["state"] not in ("open", "closed", "merged", "gone"):
                         raise ValueError(f"{pull} is {answer['state']!r}")
                     if pull not in found or found[pull].checked <= date:
-                        found[pull] = PullState(pull, answer["state"], date, answer.get("title", ""))
+                        found[pull] = PullState(
+                            pull,
+                            answer["state"],
+                            date,
+                            answer.get("title", ""),
+                            answer.get("draft", False),
+                            answer.get("base", ""),
+                            answer.get("merge_commit", ""),
+                        )
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise Refusal("status-row", f"not a status row: {error}", path=path, line=number) from None
     return found

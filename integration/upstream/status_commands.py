@@ -35,7 +35,8 @@ def status_command(
     if ledger:
         raise typer.Exit(_print_ledger(checkout, today, ladder))
     if ask:
-        path, unanswered = refresh(checkout, today)
+        ledgered = [pull for change in load_ledger(checkout) for pull in (*change.upstream, *change.rivals)]
+        path, unanswered = refresh(checkout, today, also=ledgered)
         progress.print(
             f"recorded in {path}" if path else "nothing was answered: last known states are shown", markup=False
         )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,9 @@ from sm120.integration.common.refusal import Refusal
 from sm120.integration.series.pin import load_pin
 from sm120.integration.upstream.bump import Plan, plan_bump
 from sm120.integration.upstream.matrix import Table, make_matrix
-from sm120.integration.upstream.releases import Release, load_releases
+from sm120.integration.upstream.releases import Release, load_releases, local_release
+
+TOOLCHAIN = ("torch", "triton")
 
 
 @dataclass(frozen=True)
@@ -30,29 +33,81 @@ class News:
     before: Table
 
 
+@dataclass(frozen=True)
+class Companion:
+    """A version of what is installed beside a project that is newer than the pin's, where the project has none."""
+
+    project: str
+    distribution: str
+    pinned: str
+    versions: list[str]
+
+
 def new_versions(checkout: Checkout, project: str) -> list[str]:
-    """Final releases that pip's index has and that are newer than every listed one, oldest first.
+    """Final and post-releases on pip's index that are newer than the pin and not listed, oldest first.
 
     Raises:
         Refusal: `watch-index` when pip gives no answer.
     """
     pin = load_pin(checkout.patches / project)
     listed = [Version(release.version) for release in load_releases(checkout.patches / project)]
-    command = [sys.executable, "-m", "pip", "index", "versions", "--disable-pip-version-check", pin.distribution]
+    # Between listed releases, too: a post-release of the pin may come after the next one was listed.
+    floor = Version(pin.version)
+    return [str(one) for one in index_versions(pin.distribution) if one > floor and one not in listed]
+
+
+def new_companions(checkout: Checkout, project: str) -> list[Companion]:
+    """The pin's companions that have newer versions: a release that is half published shows here first.
+
+    Raises:
+        Refusal: `watch-index`.
+    """
+    found = []
+    for companion in load_pin(checkout.patches / project).companions:
+        newer = [one for one in index_versions(companion.distribution) if one > Version(companion.version)]
+        if newer:
+            found.append(Companion(project, companion.distribution, companion.version, list(map(str, newer))))
+    return found
+
+
+def new_toolchain(checkout: Checkout) -> list[Companion]:
+    """What every kernel is compiled against or by (`TOOLCHAIN`), where the index has newer than the CUDA lock.
+
+    Raises:
+        Refusal: `watch-index`.
+    """
+    path = checkout.locks / "cuda.txt"
+    locked = dict(re.findall(r"(?m)^([\w.-]+)==([\w.+!]+)", path.read_text())) if path.is_file() else {}
+    found = []
+    for name in TOOLCHAIN:
+        if name in locked:
+            newer = [str(one) for one in index_versions(name) if one > Version(locked[name])]
+            if newer:
+                found.append(Companion("the runtime", name, locked[name], newer))
+    return found
+
+
+def index_versions(distribution: str) -> list[Version]:
+    """Versions of `distribution` that pip's index has for this Python, without pre-releases, oldest first.
+
+    Raises:
+        Refusal: `watch-index` when pip gives no answer.
+    """
+    command = [sys.executable, "-m", "pip", "index", "versions", "--disable-pip-version-check", distribution]
     result = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"NO_COLOR": "1"})
     found = re.search(r"Available versions: (.+)", result.stdout)
     if result.returncode != 0 or not found:
         words = (result.stderr.strip().splitlines() or ["no versions"])[-1]
-        raise Refusal("watch-index", f"{pin.distribution}: {words}")
-    versions = []
+        raise Refusal("watch-index", f"{distribution}: {words}")
+    versions = set()
     for text in found[1].split(","):
         try:
             version = Version(text.strip())
         except InvalidVersion:
             continue
-        if version > max(listed) and not version.is_prerelease:
-            versions.append(version)
-    return [str(version) for version in sorted(versions)]
+        if not version.is_prerelease and version.local is None:
+            versions.add(version)
+    return sorted(versions)
 
 
 def try_release(checkout: Checkout, project: str, version: str) -> News:
@@ -61,8 +116,20 @@ def try_release(checkout: Checkout, project: str, version: str) -> News:
     Raises:
         Refusal: `release-unfetched`; as `plan_bump`.
     """
+    with unlisted_release(checkout, project, version) as (release, wheel):
+        plan = plan_bump(checkout, project, release, wheel=wheel)
+    return News(release, plan, make_matrix(checkout, project))
+
+
+@contextmanager
+def unlisted_release(checkout: Checkout, project: str, version: str) -> Iterator[tuple[Release, Path]]:
+    """A release that `releases.toml` does not list, from the index: its entry, and its wheel for as long as this lasts.
+
+    Raises:
+        Refusal: `release-unfetched` when no index has a wheel of it for this Python.
+    """
     pin = load_pin(checkout.patches / project)
-    with tempfile.TemporaryDirectory(prefix="sm120-watch-") as name:
+    with tempfile.TemporaryDirectory(prefix="sm120-release-") as name:
         command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--quiet", "--no-deps"]
         command += ["--only-binary=:all:", "-d", name, f"{pin.distribution}=={version}"]
         result = subprocess.run(command, capture_output=True, text=True)
@@ -70,16 +137,14 @@ def try_release(checkout: Checkout, project: str, version: str) -> News:
         if result.returncode != 0 or not wheels:
             words = (result.stderr.strip().splitlines() or ["no wheel"])[-1]
             raise Refusal("release-unfetched", f"{pin.distribution}=={version}: {words}")
-        digest = hashlib.sha256(wheels[0].read_bytes()).hexdigest()
-        release = Release(version=version, file=wheels[0].name, sha256=digest)
-        plan = plan_bump(checkout, project, release, wheel=wheels[0])
-    return News(release, plan, make_matrix(checkout, project))
+        yield local_release(wheels[0], version, pin.distribution), wheels[0]
 
 
-def report(news: list[News]) -> str:
-    """The issue's text: what changed for each patch against the newest listed release, and the lines to list it."""
-    names = ", ".join(f"{one.plan.project} {one.release.version}" for one in news)
-    parts = [f"# Released: {names}\n"]
+def report(news: list[News], companions: Sequence[Companion] = (), refused: Sequence[Refusal] = ()) -> str:
+    """The issue's text: what changes for each patch against the newest listed release, and the lines to list it."""
+    names = [f"{one.plan.project} {one.release.version}" for one in news]
+    names += [f"{one.distribution} {version}" for one in companions for version in one.versions]
+    parts = [f"# Released: {', '.join(names) or 'not known'}\n"]
     for one in news:
         newest = one.before.versions[-1]
         words = {row.slug: row.cells[newest].word for row in one.before.rows}
@@ -91,4 +156,10 @@ def report(news: list[News]) -> str:
         lines = ["[[releases]]", f'version = "{one.release.version}"', f'file = "{one.release.file}"']
         parts.append("```toml\n" + "\n".join([*lines, f'sha256 = "{one.release.sha256}"']) + "\n```")
         parts.append(f"\nThen `sm120 bump {one.plan.project} {one.release.version} --probes --time-machine`.\n")
+    for companion in companions:
+        parts.append(f"## {companion.distribution} {', '.join(companion.versions)}\n")
+        parts.append(f"Installed beside {companion.project}, which has {companion.pinned}.\n")
+    if refused:
+        parts.append("## Not answered\n")
+        parts += [f"* {refusal}" for refusal in refused]
     return "\n".join(parts)

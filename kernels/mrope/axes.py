@@ -1,12 +1,10 @@
-"""Which position axis (temporal, height, width) turns each rotary pair, and how the kernel is told so."""
+"""Which position axis (temporal, height, width) turns each rotary pair."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 LAYOUTS = ("sectioned", "interleaved", "glm_interleaved")
-PAIRS_PER_WORD = 32
-MAX_PAIRS = 128
 
 
 def axis_map(section: Sequence[int], layout: str, rotary_dim: int) -> list[int]:
@@ -42,18 +40,3 @@ def axis_map(section: Sequence[int], layout: str, rotary_dim: int) -> list[int]:
         left[axis] -= 1
         owners.append(axis)
     return owners
-
-
-def pack_axis_map(owners: Sequence[int]) -> tuple[int, int, int, int]:
-    """The axis map as the kernel takes it: two bits a pair, pair 0 lowest, in four unsigned 64-bit words.
-
-    Raises ValueError for more than 128 pairs or an axis outside 0, 1, 2.
-    """
-    if len(owners) > MAX_PAIRS:
-        raise ValueError(f"axis_map: got {len(owners)} pairs, needs at most {MAX_PAIRS}")
-    words = [0, 0, 0, 0]
-    for pair, axis in enumerate(owners):
-        if axis not in (0, 1, 2):
-            raise ValueError(f"axis_map: got axis {axis} for pair {pair}, needs 0, 1 or 2")
-        words[pair // PAIRS_PER_WORD] |= int(axis) << (2 * (pair % PAIRS_PER_WORD))
-    return words[0], words[1], words[2], words[3]

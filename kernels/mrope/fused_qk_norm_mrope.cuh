@@ -1,4 +1,4 @@
-// Fused per-head RMSNorm and rotary embedding for one- and three-axis positions (mRoPE), with an optional FP8 KV store.
+// Fused per-head RMSNorm and rotary embedding for one- and three-axis positions (mRoPE), in place.
 //
 // No framework header is needed: the launcher fills Params and checks it. A head is carried by head_dim / 16 lanes, so
 // that each lane holds sixteen elements as two 16-byte chunks. With NeoX pairing a rotating lane holds both halves of
@@ -7,7 +7,6 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <cuda_fp8.h>
 
 #include <cmath>
 #include <cstdint>
@@ -17,26 +16,17 @@
 namespace fused_qk_norm_mrope {
 
 constexpr uint32_t kThreads = 128;
-constexpr uint32_t kWarpLanes = 32;
 constexpr uint32_t kFullWarp = 0xffffffffu;
 constexpr int kChunk = 8;  // elements in 16 bytes
 
-// Fraction of a turn that one position adds to a pair's angle, times 2^64. A product with a position wraps around whole
-// turns by itself, so the angle stays exact to 2^-32 turns at any position.
-struct PhaseStep {
-  uint64_t turns;
-};
-
 struct Params {
-  const void* qkv;        // [num_tokens, >= (num_q_heads + 2 * num_kv_heads) * head_dim]
-  void* out;              // [num_tokens, >= (num_q_heads + num_kv_heads) * head_dim]; may be qkv itself
+  void* qkv;              // [num_tokens, >= (num_q_heads + 2 * num_kv_heads) * head_dim]; Q and K heads are rewritten
   const void* q_weight;   // [head_dim]
   const void* k_weight;   // [head_dim]
   const void* positions;  // [num_tokens], or three such rows
-  const void* table;      // cos then sin [position_limit, rotary_dim], or PhaseStep [rotary_dim / 2]
+  const void* table;      // cos then sin [position_limit, rotary_dim]
   uint8_t axes[32];       // axis of each pair, two bits a pair, four pairs a byte, pair 0 lowest
   int64_t qkv_stride;     // elements between tokens
-  int64_t out_stride;
   int64_t position_stride;  // elements between the three rows; 0 where they share one
   // 1 to 2^31; positions must be below it. A head whose token breaks this reads row 0 of the table and becomes NaN.
   int64_t position_limit;
@@ -45,29 +35,11 @@ struct Params {
   uint32_t num_kv_heads;
   uint32_t positions_are_int64;
   float eps;
-  float attention_factor;  // scales cos and sin; only read with PhaseStep, a cache holds it already
-  // FP8 E4M3 store of the rotated K and of V, [slot, num_kv_heads, head_dim]
-  uint8_t* k_cache;
-  uint8_t* v_cache;
-  const int64_t* slots;  // [num_tokens]; a negative slot stores nothing
-  int64_t k_cache_stride;
-  int64_t v_cache_stride;
-  float k_inverse_scale;
-  float v_inverse_scale;
 };
 
 // Written out rather than left to the compiler, so that every variant, on every target, rounds at the same places.
 __device__ __forceinline__ float multiply_add(float x, float y, float z) {
   return ::fmaf(x, y, z);
-}
-
-__device__ __forceinline__ void sin_cos(float angle, float& sin, float& cos) {
-#ifdef __CUDA_ARCH__
-  __sincosf(angle, &sin, &cos);
-#else
-  sin = ::sinf(angle);
-  cos = ::cosf(angle);
-#endif
 }
 
 __device__ __forceinline__ float reciprocal_root(float x) {
@@ -139,25 +111,6 @@ __device__ __forceinline__ Chunk<Scalar> narrow_chunk(const float (&value)[kChun
   return chunk;
 }
 
-// Comparisons rather than fmin/fmax: a NaN must stay one.
-__device__ __forceinline__ float clamp_fp8(float x) {
-  return x > 448.0f ? 448.0f : (x < -448.0f ? -448.0f : x);
-}
-
-template <typename Scalar>
-__device__ __forceinline__ void store_e4m3(uint8_t* address, const Chunk<Scalar>& chunk, float inverse_scale) {
-  struct {
-    __nv_fp8x2_storage_t two[kChunk / 2];
-  } packed;
-#pragma unroll
-  for (int i = 0; i < kChunk / 2; ++i) {
-    const float2 x = widen(chunk.pair[i]);
-    const float2 scaled = make_float2(clamp_fp8(x.x * inverse_scale), clamp_fp8(x.y * inverse_scale));
-    packed.two[i] = __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, __NV_E4M3);
-  }
-  store_vector(address, packed);
-}
-
 template <int kAxes>
 struct Positions {
   uint32_t row[kAxes];
@@ -209,40 +162,26 @@ quad_cos_sin(const Params& p, const Positions<kAxes>& positions, uint32_t first,
   if constexpr (kAxes == 3) {
     axes = p.axes[first / 4];
   }
-  if constexpr (std::is_same_v<Table, PhaseStep>) {
-    struct Two {
-      PhaseStep step[2];
+  const auto* cache = static_cast<const Table*>(p.table) + first;
+  constexpr int kPairs = kRotaryDim / 2;
+  if constexpr (kAxes == 1) {
+    struct Quad {
+      Table value[4];
     };
-    const auto* steps = static_cast<const PhaseStep*>(p.table) + first;
-    const Two two[2] = {load_vector<Two>(steps), load_vector<Two>(steps + 2)};
+    const Table* row = cache + static_cast<int64_t>(positions.row[0]) * kRotaryDim;
+    const Quad c = load_vector<Quad>(row);
+    const Quad s = load_vector<Quad>(row + kPairs);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const uint32_t position = position_of(positions, (axes >> (2 * i)) & 3);
-      const auto turn = static_cast<int32_t>((position * two[i / 2].step[i % 2].turns) >> 32);
-      sin_cos(static_cast<float>(turn) * 1.46291807926715968e-9f, sin[i], cos[i]);  // 2 pi / 2^32
+      cos[i] = to_float(c.value[i]);
+      sin[i] = to_float(s.value[i]);
     }
   } else {
-    const auto* cache = static_cast<const Table*>(p.table) + first;
-    constexpr int kPairs = kRotaryDim / 2;
-    if constexpr (kAxes == 1) {
-      struct Quad {
-        Table value[4];
-      };
-      const Table* row = cache + static_cast<int64_t>(positions.row[0]) * kRotaryDim;
-      const Quad c = load_vector<Quad>(row);
-      const Quad s = load_vector<Quad>(row + kPairs);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        cos[i] = to_float(c.value[i]);
-        sin[i] = to_float(s.value[i]);
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const Table* row = cache + static_cast<int64_t>(position_of(positions, (axes >> (2 * i)) & 3)) * kRotaryDim;
-        cos[i] = to_float(row[i]);
-        sin[i] = to_float(row[kPairs + i]);
-      }
+    for (int i = 0; i < 4; ++i) {
+      const Table* row = cache + static_cast<int64_t>(position_of(positions, (axes >> (2 * i)) & 3)) * kRotaryDim;
+      cos[i] = to_float(row[i]);
+      sin[i] = to_float(row[kPairs + i]);
     }
   }
 }
@@ -254,29 +193,27 @@ __device__ __forceinline__ void rotate(float& first, float& second, float cos, f
   second = multiply_add(b, cos, a * sin);
 }
 
-template <typename Scalar, bool kGemma>
+template <typename Scalar>
 __device__ __forceinline__ void normalize(float (&value)[kChunk], const Scalar* weight, float scale) {
   const Chunk<Scalar> packed = load_vector<Chunk<Scalar>>(weight);
 #pragma unroll
   for (int i = 0; i < kChunk / 2; ++i) {
     const float2 w = widen(packed.pair[i]);
-    value[2 * i] *= scale * (kGemma ? w.x + 1.0f : w.x);
-    value[2 * i + 1] *= scale * (kGemma ? w.y + 1.0f : w.y);
+    value[2 * i] *= scale * w.x;
+    value[2 * i + 1] *= scale * w.y;
   }
 }
 
-// One head a lane group. Scalar: __nv_bfloat16 or __half, of qkv, out and the weights. Table: float or Scalar for a cos/sin cache, PhaseStep
-// to compute the angles here. kRotaryDim: leading dims of a head that turn. kAxes: 1 or 3. kGemma: the norm weights are stored less 1.
-template <
-    typename Scalar,
-    typename Table,
-    int kHeadDim,
-    int kRotaryDim,
-    int kAxes,
-    bool kNeox,
-    bool kGemma,
-    bool kStoreFp8>
-__device__ __forceinline__ void normalize_and_rotate(const Params& p) {
+// Blocks that an SM of compute capability 12.0 shall hold at once. Twelve are all of its 48 warps and leave 40 registers
+// a thread. With one axis that would spill; the compiler is left its own choice there, which nine bound to 56.
+template <int kAxes>
+constexpr uint32_t kResidentBlocks = kAxes == 3 ? 12 : 9;
+
+// One head a lane group. Scalar: __nv_bfloat16 or __half, of qkv and the weights. Table: float or Scalar, of the cos/sin
+// cache. kRotaryDim: leading dims of a head that turn. kAxes: 1 or 3.
+template <typename Scalar, typename Table, int kHeadDim, int kRotaryDim, int kAxes, bool kNeox>
+__global__ void __launch_bounds__(kThreads, kResidentBlocks<kAxes>)
+    fused_qk_norm_mrope_kernel(const __grid_constant__ Params p) {
   static_assert(kHeadDim == 64 || kHeadDim == 128 || kHeadDim == 256, "head_dim must be 64, 128 or 256");
   static_assert(kRotaryDim > 0 && kRotaryDim <= kHeadDim, "rotary_dim must be in 1 .. head_dim");
   static_assert(kRotaryDim % (kNeox ? 16 : 8) == 0, "rotary_dim must fill whole 16-byte chunks");
@@ -285,12 +222,11 @@ __device__ __forceinline__ void normalize_and_rotate(const Params& p) {
 
   const uint32_t lane = threadIdx.x % kLanes;
   const uint32_t item = blockIdx.x * (kThreads / kLanes) + threadIdx.x / kLanes;
-  const uint32_t heads = p.num_q_heads + p.num_kv_heads * (kStoreFp8 ? 2 : 1);
+  const uint32_t heads = p.num_q_heads + p.num_kv_heads;
   const uint32_t token = item / heads;
   const uint32_t head = item % heads;
   const bool live = token < p.num_tokens;
   const bool is_q = head < p.num_q_heads;
-  const bool is_v = kStoreFp8 && head >= p.num_q_heads + p.num_kv_heads;
 
   // Where this lane's two chunks sit in the head. NeoX: the lanes that rotate hold both halves of their pairs and come
   // first, the others share what is left.
@@ -303,13 +239,12 @@ __device__ __forceinline__ void normalize_and_rotate(const Params& p) {
 
   Chunk<Scalar> packed_a = {};
   Chunk<Scalar> packed_b = {};
-  const int64_t offset = static_cast<int64_t>(head) * kHeadDim;
+  Scalar* row = static_cast<Scalar*>(p.qkv) + token * p.qkv_stride + static_cast<int64_t>(head) * kHeadDim;
   Positions<kAxes> positions = {};
   float sum = 0.0f;
   if (live) {
-    const Scalar* in = static_cast<const Scalar*>(p.qkv) + token * p.qkv_stride + offset;
-    packed_a = load_vector<Chunk<Scalar>>(in + first);
-    packed_b = load_vector<Chunk<Scalar>>(in + second);
+    packed_a = load_vector<Chunk<Scalar>>(row + first);
+    packed_b = load_vector<Chunk<Scalar>>(row + second);
     if (!load_positions(p, token, positions)) sum = NAN;
   }
   float a[kChunk], b[kChunk];
@@ -327,78 +262,40 @@ __device__ __forceinline__ void normalize_and_rotate(const Params& p) {
   }
   if (!live) return;
 
-  if (!is_v) {
-    const float scale = reciprocal_root(multiply_add(sum, 1.0f / kHeadDim, p.eps));
-    const float rotary_scale = std::is_same_v<Table, PhaseStep> ? scale * p.attention_factor : scale;
-    const Scalar* weight = static_cast<const Scalar*>(is_q ? p.q_weight : p.k_weight);
-    normalize<Scalar, kGemma>(a, weight + first, first_rotates ? rotary_scale : scale);
-    normalize<Scalar, kGemma>(b, weight + second, second_rotates ? rotary_scale : scale);
+  const float scale = reciprocal_root(multiply_add(sum, 1.0f / kHeadDim, p.eps));
+  const Scalar* weight = static_cast<const Scalar*>(is_q ? p.q_weight : p.k_weight);
+  normalize(a, weight + first, scale);
+  normalize(b, weight + second, scale);
 
-    float cos[4], sin[4];
-    if constexpr (kNeox) {
-      if (first_rotates) {
+  float cos[4], sin[4];
+  if constexpr (kNeox) {
+    if (first_rotates) {
 #pragma unroll
-        for (int quad = 0; quad < 2; ++quad) {
-          quad_cos_sin<Table, kRotaryDim>(p, positions, first + 4 * quad, cos, sin);
+      for (int quad = 0; quad < 2; ++quad) {
+        quad_cos_sin<Table, kRotaryDim>(p, positions, first + 4 * quad, cos, sin);
 #pragma unroll
-          for (int i = 0; i < 4; ++i) rotate(a[4 * quad + i], b[4 * quad + i], cos[i], sin[i]);
-        }
-      }
-    } else {
-      if (first_rotates) {
-        quad_cos_sin<Table, kRotaryDim>(p, positions, first / 2, cos, sin);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) rotate(a[2 * i], a[2 * i + 1], cos[i], sin[i]);
-      }
-      if (second_rotates) {
-        quad_cos_sin<Table, kRotaryDim>(p, positions, second / 2, cos, sin);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) rotate(b[2 * i], b[2 * i + 1], cos[i], sin[i]);
+        for (int i = 0; i < 4; ++i) rotate(a[4 * quad + i], b[4 * quad + i], cos[i], sin[i]);
       }
     }
-    Scalar* out = static_cast<Scalar*>(p.out) + token * p.out_stride + offset;
-    packed_a = narrow_chunk<Scalar>(a);
-    packed_b = narrow_chunk<Scalar>(b);
-    store_vector(out + first, packed_a);
-    store_vector(out + second, packed_b);
-  }
-
-  if constexpr (kStoreFp8) {
-    const int64_t slot = is_q ? -1 : p.slots[token];
-    if (slot >= 0) {
-      const uint32_t kv_head = head - p.num_q_heads - (is_v ? p.num_kv_heads : 0);
-      uint8_t* cache = (is_v ? p.v_cache + slot * p.v_cache_stride : p.k_cache + slot * p.k_cache_stride) +
-                       static_cast<int64_t>(kv_head) * kHeadDim;
-      const float inverse_scale = is_v ? p.v_inverse_scale : p.k_inverse_scale;
-      store_e4m3(cache + first, packed_a, inverse_scale);
-      store_e4m3(cache + second, packed_b, inverse_scale);
+  } else {
+    if (first_rotates) {
+      quad_cos_sin<Table, kRotaryDim>(p, positions, first / 2, cos, sin);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) rotate(a[2 * i], a[2 * i + 1], cos[i], sin[i]);
+    }
+    if (second_rotates) {
+      quad_cos_sin<Table, kRotaryDim>(p, positions, second / 2, cos, sin);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) rotate(b[2 * i], b[2 * i + 1], cos[i], sin[i]);
     }
   }
-}
-
-// Blocks that an SM of compute capability 12.0 shall hold at once. Twelve are all of its 48 warps and leave 40 registers
-// a thread. Where that would spill, the compiler is left its own choice (44 to 56): nine only bound it to 56.
-template <typename Table, int kAxes, bool kStoreFp8>
-constexpr uint32_t kResidentBlocks =
-    !kStoreFp8 && (std::is_same_v<Table, PhaseStep> ? kAxes == 1 : kAxes == 3) ? 12 : 9;
-
-template <
-    typename Scalar,
-    typename Table,
-    int kHeadDim,
-    int kRotaryDim,
-    int kAxes,
-    bool kNeox,
-    bool kGemma,
-    bool kStoreFp8>
-__global__ void __launch_bounds__(kThreads, kResidentBlocks<Table, kAxes, kStoreFp8>)
-    fused_qk_norm_mrope_kernel(const __grid_constant__ Params p) {
-  normalize_and_rotate<Scalar, Table, kHeadDim, kRotaryDim, kAxes, kNeox, kGemma, kStoreFp8>(p);
+  store_vector(row + first, narrow_chunk<Scalar>(a));
+  store_vector(row + second, narrow_chunk<Scalar>(b));
 }
 
 // Blocks of kThreads that cover every head of every token.
-inline uint32_t grid_size(const Params& p, int head_dim, bool store_fp8) {
-  const uint64_t heads = p.num_q_heads + static_cast<uint64_t>(p.num_kv_heads) * (store_fp8 ? 2 : 1);
+inline uint32_t grid_size(const Params& p, int head_dim) {
+  const uint64_t heads = p.num_q_heads + static_cast<uint64_t>(p.num_kv_heads);
   const uint64_t heads_per_block = kThreads / (head_dim / (2 * kChunk));
   return static_cast<uint32_t>((p.num_tokens * heads + heads_per_block - 1) / heads_per_block);
 }

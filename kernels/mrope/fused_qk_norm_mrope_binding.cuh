@@ -18,13 +18,13 @@ namespace sglang {
 /// `positions` is [num_tokens] or [3, num_tokens] (temporal, height, width), int32 or int64; the three rows may have any
 /// stride, so a slice of a CUDA graph buffer and an expanded row both work. `axes_*` name the axis of every rotary pair,
 /// two bits a pair, and are only read for three rows. `cos_sin_cache` is float or DType.
-template <typename DType, int64_t kHeadDim, int64_t kRotaryDim, bool kIsNeox, bool kGemma>
+template <typename DType, int64_t kHeadDim, int64_t kRotaryDim, bool kIsNeox>
 struct FusedQKNormMropeKernel {
   static_assert(std::is_same_v<DType, bf16_t> || std::is_same_v<DType, fp16_t>);
 
   template <typename Table, int kAxes>
-  static constexpr auto kernel = ::fused_qk_norm_mrope::
-      fused_qk_norm_mrope_kernel<DType, Table, kHeadDim, kRotaryDim, kAxes, kIsNeox, kGemma, /*kStoreFp8=*/false>;
+  static constexpr auto kernel =
+      ::fused_qk_norm_mrope::fused_qk_norm_mrope_kernel<DType, Table, kHeadDim, kRotaryDim, kAxes, kIsNeox>;
 
   static void
   run(const tvm::ffi::TensorView qkv,
@@ -96,7 +96,6 @@ struct FusedQKNormMropeKernel {
 
     auto params = ::fused_qk_norm_mrope::Params{};
     params.qkv = qkv.data_ptr();
-    params.out = qkv.data_ptr();
     params.q_weight = q_weight.data_ptr();
     params.k_weight = k_weight.data_ptr();
     params.positions = positions.data_ptr();
@@ -105,7 +104,6 @@ struct FusedQKNormMropeKernel {
     static_assert(sizeof(axes) == sizeof(params.axes));
     std::memcpy(params.axes, axes, sizeof(axes));
     params.qkv_stride = qkv.stride(0);
-    params.out_stride = qkv.stride(0);
     params.position_stride = three ? positions.stride(0) : 0;
     params.position_limit = cos_sin_cache.size(0);
     params.num_tokens = static_cast<uint32_t>(num_tokens);
@@ -113,9 +111,8 @@ struct FusedQKNormMropeKernel {
     params.num_kv_heads = static_cast<uint32_t>(num_heads_k);
     params.positions_are_int64 = is_int64;
     params.eps = static_cast<float>(eps);
-    params.attention_factor = 1.0f;
 
-    const uint32_t grid = ::fused_qk_norm_mrope::grid_size(params, kHeadDim, false);
+    const uint32_t grid = ::fused_qk_norm_mrope::grid_size(params, kHeadDim);
     LaunchKernel launch(grid, ::fused_qk_norm_mrope::kThreads, device);
     if (float_cache) {
       three ? launch(kernel<float, 3>, params) : launch(kernel<float, 1>, params);

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-FP8_MAX = 448.0
-
 
 @dataclass(frozen=True)
 class Yarn:
@@ -69,14 +67,13 @@ def qk_norm_mrope(
     *,
     rotary_dim: int,
     eps: float,
-    gemma: bool,
     neox: bool,
 ) -> np.ndarray:
     """RMSNorm each head, then turn its first `rotary_dim` dims.
 
     heads `[T, H, D]`; weight `[D]`; cos_sin `[T, A, rotary_dim]` with A = 1 or 3 position axes (the rows of the cache
     that the token's positions name, or the same computed); owners `[rotary_dim / 2]` names each pair's axis, None when
-    A = 1. Pair i is dims (i, i + rotary_dim/2) with `neox`, dims (2i, 2i + 1) without. Gemma weights are stored less 1.
+    A = 1. Pair i is dims (i, i + rotary_dim/2) with `neox`, dims (2i, 2i + 1) without.
     Returns float64 `[T, H, D]`, not rounded.
     """
     out = np.empty(heads.shape, dtype=np.float64)
@@ -85,7 +82,7 @@ def qk_norm_mrope(
         for head in range(heads.shape[1]):
             x = heads[token, head].astype(np.float64)
             scale = 1.0 / math.sqrt(np.mean(x * x) + eps)
-            y = x * scale * (weight.astype(np.float64) + (1.0 if gemma else 0.0))
+            y = x * scale * weight.astype(np.float64)
             for pair in range(half):
                 row = cos_sin[token, owners[pair] if owners is not None else 0]
                 c, s = row[pair], row[half + pair]
@@ -95,8 +92,3 @@ def qk_norm_mrope(
                 y[second] = b * c + a * s
             out[token, head] = y
     return out
-
-
-def fp8_store_value(value: np.ndarray, inverse_scale: float) -> np.ndarray:
-    """What the FP8 cache is asked to hold, before rounding to E4M3: value / scale, clamped to ±448."""
-    return np.clip(value.astype(np.float64) * inverse_scale, -FP8_MAX, FP8_MAX)

@@ -8,7 +8,7 @@ YaRN and every other way of making that cache are covered as well.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Optional, Tuple
+from typing import TYPE_CHECKING, List, Optional
 
 import torch
 
@@ -28,9 +28,9 @@ _MAX_WORDS = 4
 
 @cache_once
 def _jit_fused_qk_norm_mrope_module(
-    dtype: torch.dtype, head_dim: int, rotary_dim: int, is_neox: bool, gemma: bool
+    dtype: torch.dtype, head_dim: int, rotary_dim: int, is_neox: bool
 ) -> Module:
-    args = make_cpp_args(dtype, head_dim, rotary_dim, is_neox, gemma)
+    args = make_cpp_args(dtype, head_dim, rotary_dim, is_neox)
     return load_jit(
         "fused_qk_norm_mrope",
         *args,
@@ -39,26 +39,40 @@ def _jit_fused_qk_norm_mrope_module(
     )
 
 
-@register_custom_op(op_name="fused_qk_norm_mrope_out", mutates_args=["qkv"])
-def _fused_qk_norm_mrope_out(
+@register_custom_op(mutates_args=["qkv"])
+def fused_qk_norm_mrope(
     qkv: torch.Tensor,
     q_weight: torch.Tensor,
     k_weight: torch.Tensor,
     positions: torch.Tensor,
     cos_sin_cache: torch.Tensor,
-    axes_0: int,
-    axes_1: int,
-    axes_2: int,
-    axes_3: int,
+    axis_map: List[int],
     num_heads_q: int,
     num_heads_k: int,
     head_dim: int,
     is_neox: bool,
-    gemma: bool,
     eps: float,
 ) -> None:
+    """
+    Fused QK RMSNorm + RoPE applied in-place on the QKV tensor.
+
+    Args:
+        qkv:           [num_tokens, (nq+2*nk)*head_dim] bfloat16 or float16 — modified
+                       in-place
+        q_weight:      [head_dim] RMSNorm weights for Q, in qkv's dtype
+        k_weight:      [head_dim] RMSNorm weights for K, in qkv's dtype
+        positions:     [num_tokens], or [3, num_tokens] for temporal, height and width;
+                       int32 or int64, unit column stride
+        cos_sin_cache: [max_position, rotary_dim] float32 or in qkv's dtype
+        axis_map:      axis of each rotary pair, from ``pack_axis_map``
+        num_heads_q:   number of query heads on this rank
+        num_heads_k:   number of key heads on this rank
+        head_dim:      head dimension; must be 64, 128, or 256
+        is_neox:       True → NeoX style, False → interleave (GPT-J) style
+        eps:           epsilon for RMSNorm
+    """
     module = _jit_fused_qk_norm_mrope_module(
-        qkv.dtype, head_dim, cos_sin_cache.shape[-1], is_neox, gemma
+        qkv.dtype, head_dim, cos_sin_cache.shape[-1], is_neox
     )
     module.fused_qk_norm_mrope(
         qkv,
@@ -66,10 +80,7 @@ def _fused_qk_norm_mrope_out(
         k_weight,
         positions,
         cos_sin_cache,
-        axes_0,
-        axes_1,
-        axes_2,
-        axes_3,
+        *axis_map,
         num_heads_q,
         num_heads_k,
         eps,
@@ -78,7 +89,7 @@ def _fused_qk_norm_mrope_out(
 
 def pack_axis_map(
     rotary_emb: MRotaryEmbedding,
-) -> Optional[Tuple[int, int, int, int]]:
+) -> Optional[List[int]]:
     """The rotary pairs' axes as the kernel takes them: two bits a pair, in four
     signed 64-bit words. None if the embedding has no axis map to be read."""
     axis_map = getattr(rotary_emb, "axis_map", None)
@@ -90,8 +101,7 @@ def pack_axis_map(
     words = [0] * _MAX_WORDS
     for pair, axis in enumerate(axes):
         words[pair // _PAIRS_PER_WORD] |= axis << (2 * (pair % _PAIRS_PER_WORD))
-    signed = [word - (1 << 64) if word >> 63 else word for word in words]
-    return signed[0], signed[1], signed[2], signed[3]
+    return [word - (1 << 64) if word >> 63 else word for word in words]
 
 
 def can_use_fused_qk_norm_mrope(
@@ -120,58 +130,9 @@ def can_use_fused_qk_norm_mrope(
         return False
     try:
         _jit_fused_qk_norm_mrope_module(
-            dtype, head_dim, rotary_dim, rotary_emb.is_neox_style, False
+            dtype, head_dim, rotary_dim, rotary_emb.is_neox_style
         )
         return True
     except Exception as e:
         logger.warning(f"Failed to load JIT fused_qk_norm_mrope kernel: {e}")
         return False
-
-
-def fused_qk_norm_mrope(
-    qkv: torch.Tensor,
-    q_weight: torch.Tensor,
-    k_weight: torch.Tensor,
-    positions: torch.Tensor,
-    cos_sin_cache: torch.Tensor,
-    axis_map: Tuple[int, int, int, int],
-    num_heads_q: int,
-    num_heads_k: int,
-    head_dim: int,
-    is_neox: bool,
-    eps: float,
-    gemma: bool = False,
-) -> None:
-    """
-    Fused QK RMSNorm + RoPE applied in-place on the QKV tensor.
-
-    Args:
-        qkv:           [num_tokens, (nq+2*nk)*head_dim] bfloat16 or float16 — modified
-                       in-place
-        q_weight:      [head_dim] RMSNorm weights for Q, in qkv's dtype
-        k_weight:      [head_dim] RMSNorm weights for K, in qkv's dtype
-        positions:     [num_tokens], or [3, num_tokens] for temporal, height and width;
-                       int32 or int64, unit column stride
-        cos_sin_cache: [max_position, rotary_dim] float32 or in qkv's dtype
-        axis_map:      axis of each rotary pair, from ``pack_axis_map``
-        num_heads_q:   number of query heads on this rank
-        num_heads_k:   number of key heads on this rank
-        head_dim:      head dimension; must be 64, 128, or 256
-        is_neox:       True → NeoX style, False → interleave (GPT-J) style
-        eps:           epsilon for RMSNorm
-        gemma:         True → the norm weights are stored less 1
-    """
-    _fused_qk_norm_mrope_out(
-        qkv,
-        q_weight,
-        k_weight,
-        positions,
-        cos_sin_cache,
-        *axis_map,
-        num_heads_q,
-        num_heads_k,
-        head_dim,
-        is_neox,
-        gemma,
-        eps,
-    )

@@ -1,6 +1,6 @@
 """Evidence about the QSA kernels: static records of the sm_120a machine code, and times on a device that has one.
 
-python -m sm120.kernels.qsa.bench             # times, printed only when this kernel's tests pass in the same run
+python -m sm120.kernels.qsa.bench             # a table (--json: JSON), only when its tests pass in the same run
 python -m sm120.kernels.qsa.bench --static    # writes static_roofline.json from a fresh sm_120a build, and shows it
 """
 
@@ -229,15 +229,17 @@ def report(records: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def measure() -> list[dict[str, Any]]:
-    """Median, least and greatest microseconds of one decode call with a cold L2, a pool at a time, on device 0."""
+def measure(slots: int = 262_144, context: int = 65_536) -> list[dict[str, Any]]:
+    """Median, least and greatest microseconds of one decode call with a cold L2, a pool at a time, on device 0.
+
+    `slots` of the pool hold ROWS requests of `context` tokens, of which each row attends SELECTED.
+    """
     import torch
 
     from sm120.kernels.qsa import op
 
     generator = torch.Generator(device="cuda").manual_seed(0)
     shuffled = lambda count: torch.randperm(count, device="cuda", generator=generator)  # noqa: E731
-    slots, context = 262_144, 65_536
     measured = []
     for dtype in (torch.bfloat16, torch.float8_e4m3fn):
         pool = torch.randn(slots, KV_HEADS, HEAD_DIM, device="cuda", generator=generator).to(dtype)

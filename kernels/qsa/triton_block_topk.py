@@ -27,12 +27,12 @@ def block_topk(
     out = torch.empty((rows, topk), dtype=torch.int32, device=scores.device)
     if rows:
         _block_topk[(rows,)](
-            scores,
-            row_starts,
-            lengths,
-            out,
-            topk,
-            scores.stride(0),
+            scores=scores,
+            row_starts=row_starts,
+            lengths=lengths,
+            out=out,
+            topk=topk,
+            stride_row=scores.stride(0),
             OUT_BLOCK=triton.next_power_of_2(topk),
             BINS=_BINS,
             BLOCK=4096,

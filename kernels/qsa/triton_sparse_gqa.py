@@ -53,15 +53,15 @@ def select_slots(
     counts = torch.empty((rows,), dtype=torch.int32, device=indices.device)
     if rows:
         _select_slots[(rows,)](
-            indices,
-            lengths,
-            table if table is not None else slots,
-            table_rows,
-            slots,
-            counts,
-            width,
-            indices.stride(0),
-            table.stride(0) if table is not None else 0,
+            indices=indices,
+            lengths=lengths,
+            table=table if table is not None else slots,
+            table_rows=table_rows,
+            slots=slots,
+            counts=counts,
+            width=width,
+            stride_index_row=indices.stride(0),
+            stride_table_row=table.stride(0) if table is not None else 0,
             HAS_TABLE=table is not None,
             BLOCK=triton.next_power_of_2(width),
             num_warps=8,
@@ -78,7 +78,6 @@ def sparse_gqa(
     k_scale: float = 1.0,
     v_scale: float = 1.0,
     splits: int = 1,
-    config: LaunchConfig | None = None,
 ) -> torch.Tensor:
     """Attention of every query row over its selected slots, [rows, query heads, dim] in q's dtype.
 
@@ -92,8 +91,7 @@ def sparse_gqa(
     if rows == 0:
         return out
     is_fp8 = v_pool.dtype == torch.float8_e4m3fn
-    if config is None:
-        config = FP8_CONFIG if is_fp8 else WIDE_CONFIG
+    config = FP8_CONFIG if is_fp8 else WIDE_CONFIG
     partial = lse = out
     if splits > 1:
         shape = (rows, splits, num_q_heads)
@@ -104,23 +102,23 @@ def sparse_gqa(
     values = v_pool.view(torch.int16) if is_fp8 else v_pool
     group = num_q_heads // num_kv_heads
     _sparse_gqa[(rows * splits, num_kv_heads)](
-        q,
-        k_pool,
-        values,
-        selected.slots,
-        selected.counts,
-        out,
-        partial,
-        lse,
-        scale * k_scale * _LOG2_E,
-        v_scale,
-        q.stride(0),
-        q.stride(1),
-        k_pool.stride(0),
-        k_pool.stride(1),
-        values.stride(0),
-        values.stride(1),
-        selected.slots.stride(0),
+        q=q,
+        k=k_pool,
+        v=values,
+        slots=selected.slots,
+        counts=selected.counts,
+        out=out,
+        partial=partial,
+        lse=lse,
+        scale_log2=scale * k_scale * _LOG2_E,
+        v_scale=v_scale,
+        stride_q_row=q.stride(0),
+        stride_q_head=q.stride(1),
+        stride_k_slot=k_pool.stride(0),
+        stride_k_head=k_pool.stride(1),
+        stride_v_slot=values.stride(0),
+        stride_v_head=values.stride(1),
+        stride_slot_row=selected.slots.stride(0),
         GROUP=group,
         BLOCK_M=_BLOCK_M,
         BLOCK_N=config.block_n,

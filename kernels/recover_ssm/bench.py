@@ -1,12 +1,13 @@
 """Time verification and recovery on an SM120 device, or record what their machine code says without one.
 
-python -m sm120.kernels.recover_ssm.bench             # times, printed only when the kernel's tests pass in the same run
+python -m sm120.kernels.recover_ssm.bench             # a table (--json: JSON), only when its tests pass in the same run
 python -m sm120.kernels.recover_ssm.bench --static    # writes static_roofline.json from a fresh sm_120a build
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,21 +87,22 @@ def static_records() -> list[dict[str, Any]]:
     return records
 
 
-def measure() -> list[dict[str, Any]]:
+def measure(batches: Sequence[int] = BATCHES) -> list[dict[str, Any]]:
     """Median, least and greatest microseconds of one layer's launch with a cold L2, on device 0."""
     import torch
 
-    from sm120.kernels.recover_ssm import op, triton_recover
+    from sm120.kernels.recover_ssm import triton_recover
 
     rows = []
     for dtype in (torch.float32, torch.bfloat16):
-        for batch in BATCHES:
-            arguments, window, state, slots = _problem(batch, dtype)
+        for batch in batches:
+            inputs, window, state, slots = _problem(batch, dtype)
+            arguments = (*inputs, state[0], slots)
             last = torch.full((batch,), DRAFTS - 1, device="cuda")
             layers = triton_recover.DraftWindow(*(x[None] for x in window))
             launches = {
-                "verify": lambda: op.verify_output_only(*arguments, state[0], slots, window),  # noqa: B023
-                "recover": lambda: op.recover_accepted(state, layers, slots, last),  # noqa: B023
+                "verify": lambda: triton_recover.verify_output_only(*arguments, window=window),  # noqa: B023
+                "recover": lambda: triton_recover.recover_accepted(state, layers, slots, last),  # noqa: B023
             }
             for name, launch in launches.items():
                 shape = {"kernel": name, "state": str(dtype), "batch": batch, "drafts": DRAFTS}
@@ -108,7 +110,7 @@ def measure() -> list[dict[str, Any]]:
     return rows
 
 
-def _problem(batch: int, dtype: Any) -> tuple[Any, ...]:
+def _problem(batch: int, dtype: Any) -> tuple[Any, Any, Any, Any]:
     import torch
 
     from sm120.kernels.recover_ssm import triton_recover

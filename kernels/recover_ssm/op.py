@@ -12,28 +12,6 @@ from sm120.kernels.recover_ssm import triton_recover
 
 CAPABILITIES = [(12, 0)]
 
-# One row a verify route, first match wins: (name, state dtypes, draft tokens, head dims, why).
-VERIFY_ROUTES = (
-    (
-        "triton",
-        (torch.float32, torch.bfloat16, torch.float16),
-        range(1, triton_recover.MAX_DRAFT_TOKENS + 1),
-        triton_recover.HEAD_DIMS,
-        "the recurrence of decode, in fp32: outputs equal the full pool's bit for bit",
-    ),
-)
-
-
-def verify_route(state_dtype: torch.dtype, draft_tokens: int, head_dim: int) -> str:
-    """Name of the verify implementation for a shape. Raises ValueError, with what would fit, when there is none."""
-    for name, dtypes, tokens, dims, _ in VERIFY_ROUTES:
-        if state_dtype in dtypes and draft_tokens in tokens and head_dim in dims:
-            return name
-    raise ValueError(
-        f"no verify route for a {state_dtype} state, {draft_tokens} draft tokens and head dim {head_dim}; "
-        f"needs {[row[:4] for row in VERIFY_ROUTES]}"
-    )
-
 
 def verify_output_only(
     q: torch.Tensor,
@@ -54,7 +32,6 @@ def verify_output_only(
     see reference.py.
     """
     _require_device(q)
-    verify_route(state.dtype, q.shape[1] if q.dim() == 4 else 0, q.shape[-1])
     return torch.ops.sm120.gdn_verify_output_only(q, k, v, a, b, A_log, dt_bias, state, state_indices, *window)
 
 

@@ -70,7 +70,6 @@ def verify_output_only(
     state: torch.Tensor,
     state_indices: torch.Tensor,
     *,
-    scale: float | None = None,
     window: DraftWindow | None = None,
     window_rows: torch.Tensor | None = None,
 ) -> torch.Tensor:
@@ -92,14 +91,14 @@ def verify_output_only(
     B, T, H, K = _dims("k", k, 4)
     HV, V = _dims("v", v, 4)[2:]
     _check_geometry(T, H, HV, K, V)
-    _check("q", q, (B, T, H, K), INPUT_DTYPES, unit_last=True)
-    _check("k", k, (B, T, H, K), (q.dtype,), unit_last=True)
-    _check("v", v, (B, T, HV, V), (q.dtype,), unit_last=True)
-    _check("a", a, (B, T, HV), INPUT_DTYPES, unit_last=True)
-    _check("b", b, (B, T, HV), INPUT_DTYPES, unit_last=True)
-    _check("A_log", A_log, (HV,), INPUT_DTYPES, unit_last=True)
-    _check("dt_bias", dt_bias, (HV,), INPUT_DTYPES, unit_last=True)
-    _check_state("state", state, (HV, V, K), lead=1)
+    _check("q", q, (B, T, H, K), INPUT_DTYPES)
+    _check("k", k, (B, T, H, K), (q.dtype,))
+    _check("v", v, (B, T, HV, V), (q.dtype,))
+    _check("a", a, (B, T, HV), INPUT_DTYPES)
+    _check("b", b, (B, T, HV), INPUT_DTYPES)
+    _check("A_log", A_log, (HV,), INPUT_DTYPES)
+    _check("dt_bias", dt_bias, (HV,), INPUT_DTYPES)
+    _check_state(state, (HV, V, K), lead=1)
     _check_index("state_indices", state_indices, B)
     _same_device(q, k=k, v=v, a=a, b=b, A_log=A_log, dt_bias=dt_bias, state=state, state_indices=state_indices)
     if window is None:
@@ -121,40 +120,40 @@ def verify_output_only(
         return out
     block_v, num_warps = _tile(V, state.device)
     _verify_kernel[(V // block_v, B, HV)](
-        q,
-        k,
-        v,
-        a,
-        b,
-        A_log,
-        dt_bias,
-        state,
-        state_indices,
-        out,
-        window.k,
-        window.v,
-        window.g,
-        window.beta,
-        state_indices if window_rows is None else window_rows,
-        T,
-        state.shape[0],
-        rows,
-        K**-0.5 if scale is None else scale,
-        q.stride(0),
-        q.stride(1),
-        q.stride(2),
-        k.stride(0),
-        k.stride(1),
-        k.stride(2),
-        v.stride(0),
-        v.stride(1),
-        v.stride(2),
-        a.stride(0),
-        a.stride(1),
-        b.stride(0),
-        b.stride(1),
-        state.stride(0),
-        depth,
+        q=q,
+        k=k,
+        v=v,
+        a=a,
+        b=b,
+        A_log=A_log,
+        dt_bias=dt_bias,
+        state=state,
+        state_indices=state_indices,
+        out=out,
+        keep_k=window.k,
+        keep_v=window.v,
+        keep_g=window.g,
+        keep_beta=window.beta,
+        window_rows=state_indices if window_rows is None else window_rows,
+        T=T,
+        num_slots=state.shape[0],
+        num_rows=rows,
+        scale=K**-0.5,
+        stride_qb=q.stride(0),
+        stride_qt=q.stride(1),
+        stride_qh=q.stride(2),
+        stride_kb=k.stride(0),
+        stride_kt=k.stride(1),
+        stride_kh=k.stride(2),
+        stride_vb=v.stride(0),
+        stride_vt=v.stride(1),
+        stride_vh=v.stride(2),
+        stride_ab=a.stride(0),
+        stride_at=a.stride(1),
+        stride_bb=b.stride(0),
+        stride_bt=b.stride(1),
+        stride_slot=state.stride(0),
+        depth=depth,
         H=H,
         HV=HV,
         K=K,
@@ -197,7 +196,7 @@ def recover_accepted(
     L, num_slots, HV, V, K = _dims("state", state, 5)
     H = _dims("window.k", window.k, 5)[3]
     _check_geometry(1, H, HV, K, V)
-    _check_state("state", state, (HV, V, K), lead=2)
+    _check_state(state, (HV, V, K), lead=2)
     rows, depth = _check_window(window, (L,), H, HV, K, V, window.k.dtype)
     B = slots.shape[0] if slots.dim() == 1 else -1
     indices = dict(slots=slots, last_steps=last_steps)
@@ -214,21 +213,21 @@ def recover_accepted(
         return
     block_v, num_warps = _tile(V, state.device)
     _recover_kernel[(V // block_v, B, L * HV)](
-        state,
-        window.k,
-        window.v,
-        window.g,
-        window.beta,
-        slots,
-        last_steps,
-        slots if track_slots is None else track_slots,
-        last_steps if track_steps is None else track_steps,
-        slots if window_rows is None else window_rows,
-        num_slots,
-        rows,
-        depth,
-        state.stride(0),
-        state.stride(1),
+        state=state,
+        keep_k=window.k,
+        keep_v=window.v,
+        keep_g=window.g,
+        keep_beta=window.beta,
+        slots=slots,
+        last_steps=last_steps,
+        track_slots=slots if track_slots is None else track_slots,
+        track_steps=last_steps if track_steps is None else track_steps,
+        window_rows=slots if window_rows is None else window_rows,
+        num_slots=num_slots,
+        num_rows=rows,
+        depth=depth,
+        stride_layer=state.stride(0),
+        stride_slot=state.stride(1),
         H=H,
         HV=HV,
         K=K,
@@ -454,23 +453,23 @@ def _check_geometry(T: int, H: int, HV: int, K: int, V: int) -> None:
         raise ValueError(f"v has HV = {HV} heads, needs a multiple of the {H} key heads")
 
 
-def _check(name: str, x: torch.Tensor, shape: tuple, dtypes: tuple, *, unit_last: bool) -> None:
+def _check(name: str, x: torch.Tensor, shape: tuple, dtypes: tuple) -> None:
     if tuple(x.shape) != shape:
         raise ValueError(f"{name} has shape {tuple(x.shape)}, needs {shape}")
     if x.dtype not in dtypes:
         raise ValueError(f"{name} is {x.dtype}, needs one of {dtypes}")
-    if unit_last and x.numel() and x.shape[-1] > 1 and x.stride(-1) != 1:
+    if x.numel() and x.shape[-1] > 1 and x.stride(-1) != 1:
         raise ValueError(f"{name} has strides {x.stride()}, needs a contiguous last dim")
 
 
-def _check_state(name: str, state: torch.Tensor, inner: tuple, lead: int) -> None:
+def _check_state(state: torch.Tensor, inner: tuple, lead: int) -> None:
     if state.dim() != lead + 3 or tuple(state.shape[lead:]) != inner:
-        raise ValueError(f"{name} has shape {tuple(state.shape)}, needs {lead} leading dims and then {inner}")
+        raise ValueError(f"state has shape {tuple(state.shape)}, needs {lead} leading dims and then {inner}")
     if state.dtype not in STATE_DTYPES:
-        raise ValueError(f"{name} is {state.dtype}, needs one of {STATE_DTYPES}")
+        raise ValueError(f"state is {state.dtype}, needs one of {STATE_DTYPES}")
     _, V, K = inner
     if state.stride()[lead:] != (V * K, K, 1):
-        raise ValueError(f"{name} has strides {state.stride()}, needs each slot contiguous")
+        raise ValueError(f"state has strides {state.stride()}, needs each slot contiguous")
 
 
 def _check_window(window: DraftWindow, lead: tuple, H: int, HV: int, K: int, V: int, dtype) -> tuple[int, int]:
@@ -482,7 +481,7 @@ def _check_window(window: DraftWindow, lead: tuple, H: int, HV: int, K: int, V: 
         ("window.g", window.g, (HV,), torch.float32),
         ("window.beta", window.beta, (HV,), torch.float32),
     ):
-        _check(name, x, (*lead, *rows_depth, *inner), (want,), unit_last=True)
+        _check(name, x, (*lead, *rows_depth, *inner), (want,))
         if not x.is_contiguous():
             raise ValueError(f"{name} has strides {x.stride()}, needs to be contiguous")
     return rows_depth

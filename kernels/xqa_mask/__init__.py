@@ -1,1 +1,1 @@
-"""Packed draft-block masks for XQA speculative verification. Entry point: `sm120.kernels.xqa_mask.op.pack_mask`."""
+"""Causal draft-block masks for the compact verification of XQA: one launch packs a batch of any lengths."""

@@ -15,25 +15,15 @@ def words_per_row(q_len: int) -> int:
     return 2 * math.ceil(q_len / 32)
 
 
-def visible_drafts(kind: str, length: int, parents: list[int] | None = None) -> list[list[bool]]:
+def visible_drafts(kind: str, length: int) -> list[list[bool]]:
     """[length][length] table: may draft token i see draft token j?
 
-    kind   "causal" (j <= i), "full" (all), or "tree" (j is i or an ancestor of i by `parents`; a root's is negative).
+    kind   "causal" (j <= i) or "full" (all).
     """
-    if kind == "tree" and parents is None:
-        raise ValueError("parents: got None, needs one entry a draft token for kind 'tree'")
     table = [[False] * length for _ in range(length)]
     for i in range(length):
         for j in range(length):
-            if kind == "causal":
-                table[i][j] = j <= i
-            elif kind == "full":
-                table[i][j] = True
-            else:
-                token = i
-                while token >= 0:
-                    table[i][token] = True
-                    token = parents[token] if parents else -1
+            table[i][j] = kind == "full" or j <= i
     return table
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from sm120.integration.common.checkout import find_checkout
 
+pytestmark = pytest.mark.runtime  # whose layer has torch
+
 SCHEMAS = find_checkout().root / "kernels" / "mrope" / "tests" / "torchvision_schemas.py"
 DEFINE = """
 import torch

@@ -20,7 +20,7 @@ def results() -> tuple[dict[str, ProbeResult], list[str]]:
     return run_files(CHECKOUT, FILES, site_packages(CHECKOUT.runtime), say_skipped=skipped.append), skipped
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.xdist_group("in_runtime")
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_holds_in_the_patched_runtime(name):

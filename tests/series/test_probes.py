@@ -1,56 +1,71 @@
-"""Every patch's probe is red on the pristine release and green on the patched one."""
+"""A report of pytest is read file by file: what a neighbour did is never counted as a probe's own result."""
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
-import pytest
+from sm120.integration.common.checkout import Checkout
+from sm120.integration.series import probes
+from sm120.integration.series.probes import ProbeResult, read_report
 
-from sm120.integration.build.identity import load_recipe
-from sm120.integration.build.runtime import pristine_of
-from sm120.integration.build.tree import patched_tree
-from sm120.integration.series.patch_file import Patch
-from sm120.integration.series.probes import ProbeResult, run_files, run_probes
-
-from .conftest import CHECKOUT
-
-RECIPES = {project: load_recipe(CHECKOUT, project) for project in CHECKOUT.projects()}
-PATCHES = [patch for recipe in RECIPES.values() for patch in recipe.series.patches]
-_results: dict[tuple[str, str], dict[str, ProbeResult]] = {}
+FOLDER = "tests/probes/alpha"
+FAILURE = '<failure message="assert 1 == 2">E  assert 1 == 2</failure>'
+ERROR = '<error message="collection failure">E   ImportError: no such module</error>'
 
 
-def results(project: str, state: str) -> dict[str, ProbeResult]:
-    """All probes of a project on one tree, run once."""
-    if (project, state) not in _results:
-        recipe = RECIPES[project]
-        tree = pristine_of(CHECKOUT, recipe)
-        if state == "patched":
-            tree = patched_tree(tree, recipe.series, recipe.overlay, CHECKOUT.build / "trees" / recipe.name)
-        _results[project, state] = run_probes(CHECKOUT, recipe.series.patches, tree)
-    return _results[project, state]
+def case(classname: str, name: str, file: str | None, outcome: str = "") -> str:
+    where = f' file="{file}"' if file else ""
+    return f'<testcase classname="{classname}" name="{name}"{where} time="0.1">{outcome}</testcase>'
 
 
-@pytest.mark.timeout(900)
-@pytest.mark.xdist_group("probes")
-@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: f"{patch.project}-{patch.slug}")
-def test_red_on_pristine_green_on_patched(patch: Patch):
-    before = results(patch.project, "pristine")[patch.slug]
-    assert before.red, f"on the pristine release: {before}"
-    after = results(patch.project, "patched")[patch.slug]
-    assert after.green, f"on the patched tree: {after}"
+def read(tmp_path: Path, *cases: str, names: tuple[str, ...]) -> dict[str, ProbeResult]:
+    report = tmp_path / "report.xml"
+    report.write_text(f'<testsuites><testsuite name="pytest">{"".join(cases)}</testsuite></testsuites>')
+    return read_report(report, {name: tmp_path / FOLDER / f"test_{name}.py" for name in names}, tmp_path)
 
 
-@pytest.mark.timeout(120)
-def test_a_red_probe_costs_no_more_where_pytest_takes_itself_to_be_on_ci(tmp_path: Path, monkeypatch):
-    """There it spelled out the difference of two long lists: more than ten minutes for these."""
-    text = "def test_never():\n    rows = [list(range(row % 33 + 1)) for row in range(99)]\n    assert [[0] * 33] * 99 == rows\n"
-    for name in ("CI", "BUILD_NUMBER"):
-        assert not os.environ.get(name), "the root conftest.py takes these out for every test"
-        monkeypatch.setenv(name, "true")
-    with tempfile.TemporaryDirectory(dir=CHECKOUT.build) as name:  # reports name files below the checkout
-        probe = Path(name, "test_long_lists.py")
-        probe.write_text(text)
-        result = run_files(CHECKOUT, {"long-lists": probe}, tmp_path)["long-lists"]
-    assert result.red, result
+def test_a_name_that_begins_like_another_is_another_file(tmp_path):
+    """`state` passes on the pristine release; that `state_overlap` fails there must not make it red."""
+    for with_files in (True, False):  # pytest leaves the attribute out where it does not know the place
+        found = read(
+            tmp_path,
+            *(
+                case(f"tests.probes.alpha.{module}", name, f"{FOLDER}/{module.split('.')[0]}.py" * with_files, outcome)
+                for module, name, outcome in (
+                    ("test_state", "test_plain", ""),
+                    ("test_state.TestShapes", "test_of_a_class", ""),
+                    ("test_state_overlap", "test_next", FAILURE),
+                    ("test_state_overlap.TestShapes", "test_of_a_class", FAILURE),
+                )
+            ),
+            names=("state", "state_overlap"),
+        )
+        assert found["state"] == ProbeResult(2, 0, 0, 0, ()), f"{with_files=}"
+        assert (found["state_overlap"].passed, found["state_overlap"].failed) == (0, 2), f"{with_files=}"
+
+
+def test_a_file_that_does_not_import_is_its_own_error_only(tmp_path):
+    module = "tests.probes.alpha.test_state"
+    found = read(
+        tmp_path,
+        case("", module, f"{FOLDER}/test_state.py", ERROR),
+        case(f"{module}_overlap", "test_next", f"{FOLDER}/test_state_overlap.py"),
+        names=("state", "state_overlap"),
+    )
+    assert found["state"] == ProbeResult(0, 0, 1, 0, (f"{module}: ImportError: no such module",))
+    assert found["state_overlap"].green
+
+
+def test_a_test_that_took_its_process_down_is_counted(tmp_path):
+    """Reported by the path, without a class."""
+    crashed = f"{FOLDER}/test_state.py::test_plain"
+    found = read(tmp_path, case("", crashed, None, FAILURE), names=("state", "state_overlap"))
+    assert found["state"].red and found["state_overlap"] == ProbeResult(0, 0, 0, 0, ())
+
+
+def test_no_gpu_is_visible_to_a_probe(tmp_path, monkeypatch):
+    """A probe says the same on a machine with a card."""
+    monkeypatch.setattr(probes, "link_test_layer", lambda checkout: tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    environment = probes.tree_environment(Checkout(tmp_path), tmp_path / "tree")
+    assert environment["CUDA_VISIBLE_DEVICES"] == "" and environment["TRITON_INTERPRET"] == "1"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sm120.integration import prove
+from sm120.integration import build
 from sm120.integration.build.installed_runtime import Runtime
 from sm120.integration.prove import recipes
 
@@ -40,7 +40,7 @@ class PleModel:
 @pytest.fixture(scope="session")
 def ple_model(runtime: Runtime, work: Path) -> PleModel:
     folder = work / "models" / "ple"
-    runtime.run_script(PLE / "make_ple_model.py", str(folder), str(Path(prove.__file__).parent))
+    runtime.run_script(PLE / "make_ple_model.py", str(folder), str(Path(build.__file__).parent))
     # The mixers of its residual streams would be compiled at every start.
     environment = recipes.HYBRID_ENVIRONMENT | {"TORCHDYNAMO_DISABLE": "1"}
     return PleModel(folder, (PLE / "float16_dense.py",), environment)

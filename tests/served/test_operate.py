@@ -12,13 +12,13 @@ import httpx
 import pytest
 
 from sm120.integration.common.checkout import find_checkout
+from sm120.integration.common.server_command import free_port
 from sm120.integration.measure.effort import LEVELS
 from sm120.integration.measure.endpoint import Endpoint
 from sm120.integration.measure.qualify import qualify
 from sm120.integration.measure.report import write_report
 from sm120.integration.measure.requests import PLANS, Plan
 from sm120.integration.measure.result import UNITS, Conditions
-from sm120.integration.prove.server import free_port
 from sm120.integration.serve.metrics.prometheus import parse, view
 from sm120.integration.serve.profile import load_profile
 from sm120.integration.serve.startup import assert_startup
@@ -67,7 +67,7 @@ def test_serve_assert_qualify_watch(tmp_path):
         assert wrong[0].verdict == "DIFFERENT"
 
         conditions = Conditions(device="CPU", model="tiny", runtime="here")
-        endpoint = Endpoint(url, tmp_path / "requests.jsonl")
+        endpoint = Endpoint(url, tmp_path / "requests.jsonl", random_weights=True)
         result = qualify(endpoint, PLAN, tmp_path, name="served", conditions=conditions)
         found = {one.kind: one for one in result.measurements}
         for kind in (
@@ -102,7 +102,7 @@ def test_serve_assert_qualify_watch(tmp_path):
 @pytest.mark.timeout(900)
 def test_plan_full_ends_in_a_report_of_a_tiny_model(tmp_path):
     with served(tmp_path) as (url, _):
-        endpoint = Endpoint(url, tmp_path / "requests.jsonl")
+        endpoint = Endpoint(url, tmp_path / "requests.jsonl", random_weights=True)
         conditions = Conditions(device="CPU", model="tiny", runtime="here")
         result = qualify(endpoint, PLANS["full"], tmp_path, name="full", conditions=conditions, context=2048)
     assert "2,048 tokens a request" in result.conditions.note and "2200000 became" in result.conditions.note

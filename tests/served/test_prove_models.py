@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from sm120.integration.build import models
 from sm120.integration.build.installed_runtime import Runtime
-from sm120.integration.prove import models, reference
+from sm120.integration.prove import reference
 from sm120.integration.prove.caching import DENSE_PROMPT, HYBRID_PROMPT
 from sm120.integration.prove.prompts import prompt
 

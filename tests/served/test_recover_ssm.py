@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sm120.integration.prove import models, recipes
+from sm120.integration.build import models
+from sm120.integration.prove import recipes
 from sm120.integration.prove.server import Reply, Server, ServerFailed
 from sm120.integration.serve.planner import HybridModel, ServerSettings, plan
 from sm120.integration.serve.planner.settings import SideState

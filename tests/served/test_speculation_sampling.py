@@ -19,9 +19,10 @@ from typing import Any
 
 import pytest
 
+from sm120.integration.build import models
 from sm120.integration.build.installed_runtime import Runtime
 from sm120.integration.common.checkout import find_checkout
-from sm120.integration.prove import models, recipes
+from sm120.integration.prove import recipes
 from sm120.integration.prove.prompts import prompt
 from sm120.integration.prove.server import Argument, Reply, Server
 

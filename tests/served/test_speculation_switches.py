@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sm120.integration.prove import models, recipes
+from sm120.integration.build import models
+from sm120.integration.prove import recipes
 from sm120.integration.prove.prompts import prompt
 from sm120.integration.prove.server import Server, ServerFailed
 

@@ -18,7 +18,7 @@ from sm120.integration.upstream import bump, matrix
 from sm120.integration.upstream.matrix import make_matrix
 from sm120.integration.upstream.releases import Release, fetched, find_release, load_releases, local_release
 
-from .conftest import foundation
+from .. import mini_checkout as foundation
 
 CORE = foundation.PRISTINE["alpha/core.py"]
 KERNEL = foundation.PRISTINE["alpha/data/kernel.cu"]
@@ -94,10 +94,10 @@ def list_release(mini, version: str, files: dict[str, str], extra: str = "") -> 
 
 @pytest.fixture
 def probed(monkeypatch):
-    """What the probes say on the fake release (running them needs a runtime): only one defect is gone there."""
+    """What the probes say on the fake release (running them needs a runtime): two defects are gone there."""
 
     def results(checkout, staged, release, wheel):
-        gone = ("fixed-otherwise",) if release.version == "1.1" else ()
+        gone = ("fixed-otherwise", "taken") if release.version == "1.1" else ()
         green, red = ProbeResult(1, 0, 0, 0, ()), ProbeResult(0, 1, 0, 0, ("x",))
         return {patch.slug: green if patch.slug in gone else red for patch in staged.series.patches}
 
@@ -207,7 +207,7 @@ def test_a_wheel_that_is_named_is_the_one_that_probes_run_on(queue, monkeypatch,
         return {patch.slug: ProbeResult(0, 1, 0, 0, ("x",)) for patch in patches}
 
     monkeypatch.setattr(matrix, "run_probes", run)
-    release = local_release(wheel, "1.2")
+    release = local_release(wheel, "1.2", "alpha")
     bump.plan_bump(queue.checkout, "alpha", release, wheel=wheel, probes=True)
     assert trees == [NEW["alpha/extra.py"]]
 
@@ -228,6 +228,110 @@ def test_a_wheel_that_is_named_is_the_one_that_probes_run_on(queue, monkeypatch,
 def test_the_machine_of_a_wheel_is_read_from_every_platform_tag(platform, machine):
     release = Release(version="1.1", file=f"alpha-1.1-cp311-cp311-{platform}.whl", sha256="0" * 64)
     assert release.artifact.machine == machine
+
+
+@pytest.fixture
+def red(monkeypatch):
+    """Every probe fails on every release."""
+
+    def results(checkout, staged, release, wheel):
+        return {patch.slug: ProbeResult(0, 1, 0, 0, ("test_a: assert 1 == 2",)) for patch in staged.series.patches}
+
+    monkeypatch.setattr(matrix, "probe_results", results)
+
+
+def test_a_red_probe_vetoes_merged_and_nothing_is_taken_off(queue, red):
+    """The text is there literally, and the defect too: only a person may give the patch up, by its name."""
+    plan = plan_of(queue, probes=True)
+    taken = next(outcome for outcome in plan.outcomes if outcome.slug == "taken")
+    assert taken.kind == "disputed" and "its probe fails there: test_a: assert 1 == 2" in taken.why
+    assert taken in plan.open
+    before = state(queue)
+    for yes in ([], ["taken"]):
+        with pytest.raises(Refusal, match=r"\[bump-open\].*not decided: taken"):
+            bump.accept(queue.checkout, plan, ["clashes", "builds-on", "fixed-otherwise"], yes)
+    assert state(queue) == before
+    bump.accept(queue.checkout, plan, ["clashes", "builds-on", "fixed-otherwise", "taken"])
+    assert [patch.slug for patch in load_series(queue.folder).patches] == ["moves", "clean"]
+    guards = queue.checkout.root / "tests" / "upstream_probes" / "alpha"
+    assert not guards.exists(), "a probe that fails on the release guards nothing there"
+
+
+def release_of(queue, version: str, files: dict[str, str], **options):
+    """A plan for a release that is listed only here."""
+    list_release(queue, version, files)
+    return bump.plan_bump(queue.checkout, "alpha", find_release(queue.folder, version), **options)
+
+
+@pytest.fixture
+def wide(mini, monkeypatch):
+    """One patch of two hunks on alpha 1.0, the second of twelve lines."""
+    for name, value in mini.environment.items():
+        monkeypatch.setenv(name, value)
+    block = "".join(f"value_{n} = compute({n}, 'base')\n" for n in range(12))
+    mini.block = block
+    mini.whole = edit(CORE, line_5="55").replace("line_30 = 30\n", "line_30 = 30\n" + block)
+    mini.patch("wide", {"alpha/core.py": mini.whole})
+    probe = mini.checkout.root / "tests" / "probes" / "alpha" / "test_wide.py"
+    probe.parent.mkdir(parents=True)
+    probe.write_text("def test_wide():\n    assert True\n")
+    list_release(mini, "1.0", foundation.PRISTINE)
+    return mini
+
+
+def changed(mini, old: str, new: str) -> dict[str, str]:
+    assert old in mini.whole
+    return foundation.PRISTINE | {"alpha/core.py": mini.whole.replace(old, new)}
+
+
+def carried(mini, version: str) -> str:
+    return (bump.bump_folder(mini.checkout, "alpha", version) / "patches" / "wide.patch").read_text()
+
+
+def test_of_a_half_merge_the_other_half_is_carried(wide):
+    plan = release_of(wide, "1.1", changed(wide, "line_5 = 55\n", "line_5 = 5\n"))
+    (outcome,) = plan.outcomes
+    assert outcome.kind == "merged 3-way" and "partly (alpha/core.py:1)" in outcome.why, outcome
+    assert "+line_5 = 55" in carried(wide, "1.1") and "value_3" not in carried(wide, "1.1")
+    bump.accept(wide.checkout, plan, [])
+    assert [patch.slug for patch in load_series(wide.folder).patches] == ["wide"]
+
+
+@pytest.mark.parametrize("probes", [False, True], ids=["text", "probes"])
+def test_a_merge_that_lacks_one_line_keeps_the_patch(wide, red, probes):
+    plan = release_of(wide, "1.1", changed(wide, "value_7 = compute(7, 'base')\n", ""), probes=probes)
+    (outcome,) = plan.open
+    assert outcome.kind == "conflicts" and "partly (alpha/core.py:2)" in outcome.why, outcome
+    with pytest.raises(Refusal, match=r"\[bump-open\]"):
+        bump.accept(wide.checkout, plan, [])
+
+
+@pytest.mark.parametrize("probes", [False, True], ids=["text", "probes"])
+def test_a_merge_that_a_later_release_reverted_keeps_the_patch(wide, red, probes):
+    list_release(wide, "1.1", foundation.PRISTINE | {"alpha/core.py": wide.whole})
+    # Reverted, and the code around it went on: it neither applies as it is nor in reverse.
+    reverted = edit(CORE, line_4="four()", line_31="thirty_one()", line_29="twenty_nine()")
+    plan = release_of(wide, "1.2", foundation.PRISTINE | {"alpha/core.py": reverted}, probes=probes)
+    (outcome,) = plan.outcomes
+    assert outcome.kind in (*bump.KEEP, "conflicts") and not plan.unsure, outcome
+    table = make_matrix(wide.checkout, "alpha")
+    words = [table.rows[0].cells[version] for version in table.versions]
+    assert [cell.word for cell in words[:2]] == ["applies", "merged"] and words[2].word == "conflicts"
+    assert "as it was before again" in words[2].why, words[2].why
+
+
+def test_merged_on_less_than_an_exact_reverse_wants_a_yes(wide):
+    plan = release_of(wide, "1.1", changed(wide, "value_7 = compute(7, 'base')\n", "value_7 = compute(7, BASE)\n"))
+    assert [outcome.slug for outcome in plan.unsure] == ["wide"] and not plan.open
+    before = state(wide)
+    with pytest.raises(Refusal, match=r"(?s)\[bump-unsure\].*--taken wide"):
+        bump.accept(wide.checkout, plan, [])
+    with pytest.raises(Refusal, match=r"\[unknown-slug\].*nonsense"):
+        bump.accept(wide.checkout, plan, [], ["nonsense"])
+    assert state(wide) == before
+    loaded = bump.load_plan(wide.checkout, "alpha", "1.1")
+    bump.accept(wide.checkout, loaded, [], ["wide"])
+    assert not load_series(wide.folder).patches
 
 
 def state(queue) -> dict[str, bytes]:
@@ -279,7 +383,7 @@ def test_what_was_taken_stays_taken_when_its_code_moves_on(queue):
     table = make_matrix(queue.checkout, "alpha")
     row = next(row for row in table.rows if row.slug == "taken")
     assert [row.cells[version].word for version in table.versions] == ["applies", "merged", "merged"]
-    assert "1.1 took it" in row.cells["1.2"].why
+    assert "an earlier release took it" in row.cells["1.2"].why
 
 
 def test_cells_come_from_the_cache_until_an_input_changes(queue, monkeypatch):
@@ -341,7 +445,7 @@ def test_a_plan_is_json_that_anyone_can_read(queue, probed):
     plan_of(queue, probes=True)
     data = json.loads((bump.bump_folder(queue.checkout, "alpha", "1.1") / "plan.json").read_text())
     assert data["version"] == "1.1" and len(data["outcomes"]) == 6
-    assert all(len(outcome["rungs"]) == 5 for outcome in data["outcomes"])
+    assert all(len(outcome["rungs"]) == 6 for outcome in data["outcomes"])
 
 
 def wheel_named(folder, name: str) -> str:

@@ -7,9 +7,9 @@ import hashlib
 import pytest
 
 from sm120.integration.upstream.detector import as_change, measure, pick_changes, reworded, summary
-from sm120.integration.upstream.ladder import Change, along_history, climb
+from sm120.integration.upstream.ladder import Change, climb, decide
 
-from .conftest import foundation
+from .. import mini_checkout as foundation
 
 PATH = "alpha/core.py"
 OLD = foundation.PRISTINE[PATH].encode()
@@ -24,7 +24,13 @@ def rungs(verdict) -> dict[str, bool | None]:
 def test_on_its_own_base_it_applies_and_nothing_else_holds():
     verdict = climb(CHANGE, {PATH: OLD})
     assert not verdict.merged
-    assert rungs(verdict) == {"forward": True, "reverse": False, "reverse 3-way": False, "added lines": False}
+    assert rungs(verdict) == {
+        "forward": True,
+        "reverse": False,
+        "reverse 3-way": False,
+        "added lines": False,
+        "hunks": False,
+    }
 
 
 def test_taken_as_sent_is_merged():
@@ -71,12 +77,60 @@ def test_an_absent_file_is_named():
     assert climb(created, {"n.py": b"new_line = 1\n"}).merged
 
 
-def test_history_remembers_what_was_taken_until_it_applies_again():
-    taken, gone_on = climb(CHANGE, {PATH: NEW}), climb(CHANGE, {PATH: b"rewritten = True\n" * 30})
-    back = climb(CHANGE, {PATH: OLD})
-    assert along_history([taken, gone_on]) == (True, "an earlier release took it, and its code has moved on since")
-    assert not along_history([gone_on])[0]
-    assert not along_history([taken, back])[0]
+LONG = b"".join(b"value_%d = compute(%d, 'base')\n" % (n, n) for n in range(12))
+WIDE = as_change(
+    PATH, OLD, OLD.replace(b"line_20 = 20\n", b"line_20 = 20\n" + LONG).replace(b"line_5 = 5\n", b"line_5 = 55\n")
+)
+WIDE_NEW = WIDE.after[PATH] or b""
+
+
+def test_what_an_earlier_release_took_needs_evidence_on_the_one_asked_about():
+    taken = climb(WIDE, {PATH: WIDE_NEW})
+    half = LONG.replace(b"value_1", b"first_1").replace(b"compute(7", b"calculate(7")
+    moved_on = climb(WIDE, {PATH: WIDE_NEW.replace(LONG, half).replace(b"line_5 = 55\n", b"line_5 = 5.5\n")})
+    rewritten = climb(WIDE, {PATH: b"rewritten = True\n" * 30})
+    back = climb(WIDE, {PATH: OLD})
+    other_context = OLD.replace(b"line_19 = 19\n", b"nineteen = 19\n").replace(b"line_4 = 4\n", b"four = 4\n")
+    reverted = climb(WIDE, {PATH: other_context})
+    assert not moved_on.merged and "lines like its own" in moved_on.why
+    assert decide([taken, moved_on])[0] == "merged", decide([taken, moved_on])
+    assert decide([taken, rewritten]) == (
+        "not told apart",
+        "an earlier release took it, and 0 of its 13 lines are in this one",
+    )
+    again = climb(WIDE, {PATH: other_context.replace(b"line_5 = 5\n", b"line_5 = 5  # for now\n")})
+    assert decide([taken, again])[0] == "absent", "nearer to what was than to what it became"
+    state, why = decide([taken, back])
+    assert state == "absent" and "taken it back" in why
+    assert not reverted.rung("forward").holds
+    state, why = decide([taken, reverted])
+    assert state == "absent" and "as it was before again" in why, (state, why)
+
+
+@pytest.mark.parametrize("left_out", [1, 2])
+def test_a_half_is_called_a_half_and_names_the_hunk_that_lacks(left_out):
+    parts = (b"line_5 = 55\n", b"line_5 = 5\n"), (LONG, b"")
+    verdict = climb(WIDE, {PATH: WIDE_NEW.replace(*parts[left_out - 1])})
+    assert (verdict.state, verdict.where) == ("partly", f"{PATH}:{left_out}"), verdict.why
+    assert verdict.why.startswith("1 of 2 hunks are there; not ")
+
+
+def test_one_missing_line_of_many_is_a_half_too():
+    verdict = climb(WIDE, {PATH: WIDE_NEW.replace(b"value_7 = compute(7, 'base')\n", b"")})
+    assert (verdict.state, verdict.where) == ("partly", f"{PATH}:2"), verdict.why
+    reworded = climb(WIDE, {PATH: WIDE_NEW.replace(b"value_7 = compute(7, 'base')\n", b"value_7 = compute(7, BASE)\n")})
+    assert reworded.merged and not reworded.exact, "a line in other words at its place is not a missing one"
+
+
+def test_a_created_file_that_upstream_has_in_part_is_a_half():
+    text = b"".join(b"def helper_%d():\n    return %d + offset\n\n\n" % (n, n) for n in range(8))
+    lines = text.splitlines(keepends=True)
+    diff = f"diff --git a/n.py b/n.py\nnew file mode 100644\n--- /dev/null\n+++ b/n.py\n@@ -0,0 +1,{len(lines)} @@\n"
+    created = Change(diff + "".join(f"+{line.decode()}" for line in lines), {"n.py": None}, {"n.py": text})
+    assert climb(created, {"n.py": text}).exact
+    verdict = climb(created, {"n.py": b"".join(lines[:20])})
+    assert (verdict.state, verdict.where) == ("partly", "n.py:1"), verdict.why
+    assert climb(created, {"n.py": b"theirs = 1\n"}).state == "not told apart"
 
 
 @pytest.fixture
@@ -102,8 +156,8 @@ def three_releases(mini, monkeypatch):
 def test_the_measurement_knows_right_from_wrong(three_releases):
     trials = measure(three_releases.checkout, "alpha", 10)
     assert {trial.kind for trial in trials} >= {"merged", "edited", "never merged, newer release"}
-    assert all(trial.along for trial in trials if trial.kind == "merged"), summary(trials)
-    assert not any(trial.along for trial in trials if trial.kind.startswith("never")), summary(trials)
+    assert all(trial.state == "merged" for trial in trials if trial.kind == "merged"), summary(trials)
+    assert not any(trial.state == "merged" for trial in trials if trial.kind.startswith("never")), summary(trials)
     assert "| merged | 1 |" in summary(trials)
 
 

@@ -9,7 +9,7 @@ import pytest
 from sm120.integration.common.refusal import Refusal
 from sm120.integration.upstream.ledger import ledger_findings, load_ledger
 
-from .conftest import foundation
+from .. import mini_checkout as foundation
 
 GOOD = """[[change]]
 name = "a-change"

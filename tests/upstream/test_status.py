@@ -14,7 +14,7 @@ from sm120.integration.upstream.github import pull_states
 from sm120.integration.upstream.matrix import Cell
 from sm120.integration.upstream.status import last_known, refresh, statuses
 
-from .conftest import foundation
+from .. import mini_checkout as foundation
 
 TODAY = datetime.date(2026, 11, 29)
 
@@ -48,12 +48,13 @@ class FakeGitHub:
         self.url = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
-    def pull(self, number: int, state: str = "open", merged: bool = False) -> None:
+    def pull(self, number: int, state: str = "open", merged: bool = False, **fields: object) -> None:
         body = {
             "number": number,
             "state": state,
             "title": "a title",
             "merged_at": "2026-11-01T00:00:00Z" if merged else None,
+            **fields,
         }
         self.answers[number] = (200, {}, json.dumps(body).encode())
 
@@ -128,6 +129,41 @@ def test_a_bad_answer_stops_asking_and_keeps_what_is_known(queue, github, status
     assert github.asked == [1, 2], "nothing is asked behind a refusal"
     row = json.loads(path.read_text())
     assert list(row["pulls"]) == ["o/alpha#1"] and not row["complete"]
+
+
+@pytest.mark.parametrize("status", [404, 410, 451])
+def test_what_is_gone_for_good_keeps_no_other_from_being_asked(queue, github, status):
+    github.pull(1)
+    github.fails(2, status)
+    github.pull(3)
+    path, unanswered = refresh(queue.checkout, TODAY, github.url)
+    assert unanswered is None and github.asked == [1, 2, 3]
+    assert json.loads(path.read_text())["pulls"]["o/alpha#2"] == {"state": "gone"}
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\u0085", "\x0b", "\x1c"])
+def test_a_title_with_a_line_separator_reads_back(queue, github, separator):
+    for number in (1, 2, 3):
+        github.pull(number, title=f"one{separator}two")
+    path, _ = refresh(queue.checkout, TODAY, github.url)
+    assert last_known(queue.checkout)["o/alpha#1"].title == f"one{separator}two"
+    row = json.loads(path.read_text())
+    path.write_text(json.dumps(row, ensure_ascii=False) + "\n")
+    assert len(last_known(queue.checkout)) == 3, "a row that was written so before reads, too"
+
+
+def test_where_it_was_merged_and_what_the_ledger_names_is_recorded(queue, github):
+    github.pull(1, draft=True, base={"ref": "main"})
+    github.pull(2, "closed", merged=True, base={"ref": "release/1"}, merge_commit_sha="ab" * 20)
+    github.pull(3, base=None, merge_commit_sha="cd" * 20)
+    github.pull(9)
+    refresh(queue.checkout, TODAY, github.url, also=["o/alpha#9", "o/alpha#1"])
+    assert github.asked == [1, 2, 3, 9], "each once"
+    known = last_known(queue.checkout)
+    assert known["o/alpha#1"].said == "open (draft) 2026-11-29" and known["o/alpha#1"].base == "main"
+    assert known["o/alpha#2"].said == "merged abababababab into release/1 2026-11-29"
+    assert known["o/alpha#3"].merge_commit == "", "of an open one GitHub names a trial merge"
+    assert statuses(queue.checkout, TODAY)[0].pulls["o/alpha#2"] == known["o/alpha#2"].said
 
 
 def test_offline_shows_the_last_known_state_with_its_date(queue, github):

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from rich.table import Table
 
+from sm120.integration.build import models
 from sm120.integration.build.installed_runtime import Runtime
 from sm120.integration.common.storage import Storage, probe
-from sm120.integration.prove import models, recipes
+from sm120.integration.prove import recipes
 from sm120.integration.prove.caching import NEW_TOKENS, wait_until_written
 from sm120.integration.prove.prompts import prompt
 from sm120.integration.prove.server import Argument, Reply, Server

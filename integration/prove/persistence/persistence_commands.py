@@ -1,4 +1,4 @@
-"""`sm120 faults`, `sm120 bench persistence` and `sm120 prove-persistence`: the tables of docs/persistence.md."""
+"""`sm120 faults`, `sm120 bench persistence` and `sm120 prove-persistence`: the tables of docs/persistence.md and storage-measured.md."""
 
 from __future__ import annotations
 

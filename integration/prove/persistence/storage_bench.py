@@ -69,10 +69,10 @@ def run_bench(
     little. Raises ValueError without fio or with fewer than three rounds in all, RuntimeError when a page failed or the
     script died.
     """
-    if fio and shutil.which("fio") is None:
-        raise ValueError("fio is not installed: the disk's own speed is half of every number here (or --no-fio)")
     if min(rounds, processes) < 1 or rounds * processes < 3:
         raise ValueError(f"{rounds} rounds in {processes} processes are too few: at least 3 in all for a median")
+    if fio and shutil.which("fio") is None:
+        raise ValueError("fio is not installed: the disk's own speed is half of every number here (or --no-fio)")
     script = Path(__file__).with_name("bench_pages.py")
     timings: dict[tuple[int, str], Timing] = {}
     folder.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import httpx
 import typer
+from rich.table import Table
 
 from sm120.integration.common.console import make_console
 from sm120.integration.common.refusal import Refusal
@@ -74,16 +75,15 @@ def make_server(url: str, port: int = 0) -> ThreadingHTTPServer:
     return ThreadingHTTPServer(("127.0.0.1", port), Handler)
 
 
-def register(app: typer.Typer) -> None:
-    """Add this command to the main command line."""
-    app.command("metrics")(metrics_command)
-
-
 def metrics_command(
     url: Annotated[str, typer.Option(help="the server, started with --enable-metrics")] = "http://127.0.0.1:30000",
     port: Annotated[int, typer.Option(min=0, max=65535, help="port of the page; 0 takes a free one")] = 0,
+    once: Annotated[bool, typer.Option("--once", help="print where prompt tokens came from so far; no page")] = False,
 ) -> None:
     """Serve a live page of acceptance, drafts, restored and recomputed tokens."""
+    if once:
+        _show_sources(url)
+        return
     try:
         server = make_server(url, port)
     except OSError as error:
@@ -97,3 +97,23 @@ def metrics_command(
         pass
     finally:
         server.server_close()
+
+
+# Where a prompt's tokens come from, in the page's names.
+SOURCES = {"device_tokens": "GPU", "restored_host": "host", "restored_storage": "storage", "recomputed": "computed"}
+
+
+def _show_sources(url: str) -> None:
+    try:
+        shown = Source(url).sample()
+    except ValueError as error:
+        raise Refusal("metrics-source", str(error), fix="--enable-metrics at the start") from None
+    counts = {name: shown[key] for key, name in SOURCES.items()}
+    known = {name: value for name, value in counts.items() if isinstance(value, float)}
+    total = sum(known.values())
+    table = Table("prompt tokens from", "tokens", "share")
+    for name in counts:
+        said = known.get(name)
+        share = "" if said is None or not total else f"{said / total:.1%}"
+        table.add_row(name, "not reported" if said is None else f"{said:,.0f}", share)
+    console.print(table)

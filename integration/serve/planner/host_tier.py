@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sm120.integration.serve.planner.pools import checkpoint_bytes, index_bytes_per_token
-from sm120.integration.serve.planner.settings import ITEMSIZE, HybridModel, ServerSettings, linear_shape
+from sm120.integration.serve.planner.settings import ITEMSIZE, HybridModel, ServerSettings
 
 # Upstream refuses a host pool that would leave less than this (HICACHE_HOST_MEMORY_RESERVE_BYTES).
 HOST_RESERVE = 10 << 30
@@ -47,7 +47,7 @@ def host_tier(model: HybridModel, settings: ServerSettings, *, size_gb: float = 
     if size_gb > 0:
         # The draft's layers are packed into the target's host pages, but only the target's pool takes part in the split.
         kv_device = padded * model.full_layers * kv_each
-        states_device = (settings.mamba_slots + 1) * linear_shape(model, settings).slot_bytes
+        states_device = (settings.mamba_slots + 1) * state_each
         kv_gb = size_gb * kv_device / (kv_device + states_device)
         states_gb = size_gb * states_device / (kv_device + states_device)
         kv_gb *= kv_device / (kv_device + padded * index_each)

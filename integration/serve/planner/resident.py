@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sm120.integration.common.refusal import Refusal
+
 MIB = 1 << 20
 
 # Kernel modules, cuBLAS, scales that are laid out anew and what the allocator keeps after loading: no code says how
@@ -44,6 +46,20 @@ def resident(config: Mapping[str, Any], rope: Mapping[str, Any], *, vision: bool
     return parts
 
 
+def stretched_positions(rope: Mapping[str, Any]) -> int | None:
+    """How many positions a table with these factor x original positions has; None where `rope` does not stretch.
+
+    Raises:
+        Refusal: `profile-setting` when one of the two is no number.
+    """
+    if "factor" not in rope or "original_max_position_embeddings" not in rope:
+        return None
+    try:
+        return int(float(rope["factor"]) * int(rope["original_max_position_embeddings"]))
+    except (ValueError, TypeError, OverflowError):
+        raise Refusal("profile-setting", f"rope: {dict(rope)} has no number where one is needed") from None
+
+
 def rope_table(config: Mapping[str, Any], rope: Mapping[str, Any]) -> Part | None:
     """Cosines and sines for every position in float32, None where the configuration does not say how many.
 
@@ -51,8 +67,7 @@ def rope_table(config: Mapping[str, Any], rope: Mapping[str, Any]) -> Part | Non
     """
     own = {**(config.get("rope_parameters") or config.get("rope_scaling") or {}), **rope}
     positions = config.get("max_position_embeddings")
-    if "factor" in own and "original_max_position_embeddings" in own:
-        positions = int(float(own["factor"]) * int(own["original_max_position_embeddings"]))
+    positions = stretched_positions(own) or positions
     head, share = config.get("head_dim"), own.get("partial_rotary_factor", config.get("partial_rotary_factor", 1))
     if not positions or not head:
         return None

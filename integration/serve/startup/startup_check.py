@@ -6,7 +6,8 @@ import ast
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sm120.integration.serve.capacity import geometry, number, pools_of, settings_of
+from sm120.integration.serve.capacity import geometry, host_of, number, pools_of, settings_of
+from sm120.integration.serve.planner import HostTier
 from sm120.integration.serve.profile import Profile
 from sm120.integration.serve.startup.startup_lines import read, where
 
@@ -48,6 +49,7 @@ def assert_startup(profile: Profile, log: str = "", info: dict[str, Any] | None 
             rows.append(_row(name, wanted, int(info["max_total_num_tokens"]), "/server_info: max_total_num_tokens"))
             continue
         rows.append(_row(name, wanted, found, where(line)))
+    rows += _limits(profile, said)
     rows += _sizes(profile, said)
     return rows
 
@@ -153,6 +155,45 @@ ALIASES = {("speculative-algorithm", "NEXTN"): "EAGLE"}
 
 def _same(argument: str, wanted: Any, found: Any) -> bool:
     return found == wanted or found == ALIASES.get((argument, wanted), wanted)
+
+
+def _limits(profile: Profile, said: dict[str, list[dict[str, Any]]]) -> list[Row]:
+    """What the server lowers without a word: what was asked for beside what is in effect (sglang #38846, #36889)."""
+    rows = []
+    for argument, line, group in (
+        ("max-running-requests", "totals", "running"),
+        ("context-length", "totals", "context"),
+        ("max-mamba-cache-size", "mamba", "slots"),
+    ):
+        if profile.argument(argument) is not None:
+            found = int(said[line][-1][group]) if said[line] else None
+            rows.append(_row(f"{argument}, in effect", number(profile, argument, 0), found, where(line)))
+    if profile.argument("max-running-requests") is not None and "graph_target" in profile.expect:
+        sizes = [size for entry in said["graph"] for size in _literal(entry["sizes"]) or []]
+        # A graph for fewer requests than may run leaves the fullest batches to the slow path.
+        rows.append(
+            _row(
+                "requests of the largest graph",
+                number(profile, "max-running-requests", 0),
+                max(sizes, default=None),
+                where("graph"),
+            )
+        )
+    host = _host(profile, said)
+    if host is not None:
+        kv = next((entry for entry in said["host_kv"] if entry["pool"] == "kv"), None)
+        states = said["host_states"][0] if said["host_states"] else None
+        rows.append(_row("host pool, tokens", host.tokens, int(kv["tokens"]) if kv else None, where("host_kv")))
+        found = int(states["states"]) if states else None
+        rows.append(_row("host pool, states", host.states, found, where("host_states")))
+    return rows
+
+
+def _host(profile: Profile, said: dict[str, list[dict[str, Any]]]) -> HostTier | None:
+    """The host pools that belong to the pool that the server made; None without a hybrid's hierarchy."""
+    if not profile.planner.model or not profile.argument("enable-hierarchical-cache") or not said["totals"]:
+        return None
+    return host_of(profile, geometry(profile), settings_of(profile, kv_tokens=int(said["totals"][-1]["tokens"])))
 
 
 def _sizes(profile: Profile, said: dict[str, list[dict[str, Any]]]) -> list[Row]:

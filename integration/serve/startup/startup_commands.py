@@ -18,11 +18,6 @@ from sm120.integration.serve.startup.startup_check import assert_startup, passed
 console = make_console()
 
 
-def register(app: typer.Typer) -> None:
-    """Add this command to the main command line."""
-    app.command("assert-startup")(assert_startup_command)
-
-
 def assert_startup_command(
     profile: Annotated[str, typer.Argument(help="the profile that the server was started with")],
     log: Annotated[Path | None, typer.Option(help="the server's log")] = None,

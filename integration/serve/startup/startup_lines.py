@@ -99,6 +99,18 @@ LINES = {
             r"Attached hybrid pool stack to UnifiedRadixCache: pools=(?P<pools>[\w ()+-]+), transfer_layer_id_max=",
         ),
         Line(
+            "host_kv",
+            "mem_cache/pool_host/base.py",
+            " GB host memory.",
+            rf"Allocating (?P<pool>\w+) hierarchical KV host pool: (?P<tokens>\d+) tokens, (?P<gb>{NUMBER}) GB host memory",
+        ),
+        Line(
+            "host_states",
+            "mem_cache/pool_host/mamba.py",
+            " GB host memory for hierarchical Mamba cache (",
+            rf"Allocating (?P<gb>{NUMBER}) GB host memory for hierarchical Mamba cache \((?P<states>\d+) state slots, ",
+        ),
+        Line(
             "storage",
             "mem_cache/storage/backend_factory.py",
             "Creating storage backend '",

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
-
-os.environ["TRITON_INTERPRET"] = "1"  # read by triton.jit below
 
 import numpy as np
 import pytest
@@ -18,6 +15,7 @@ from triton.runtime.errors import InterpreterError
 from sm120.kernels._lib import strict_interpreter as strict
 from sm120.kernels._lib.launch_memory import OutOfBoundsError
 
+pytestmark = pytest.mark.interpreter
 FORMATS = {  # name: (torch dtype, bits, mantissa bits, exponent bias, bits of the smallest NaN, largest finite)
     "bf16": (torch.bfloat16, 16, 7, 127, 0x7F81, None),
     "e4m3": (torch.float8_e4m3fn, 8, 3, 7, 0x7F, 448.0),

@@ -30,7 +30,7 @@ from sglang.srt.runtime_context import SpawnRanks, publish
 from sglang.srt.server_args import ServerArgs
 from transformers import Qwen3VLMoeTextConfig
 
-VARIANT = "mrope_bf16_f32_d128_r128_a3_neox_plain_none"
+VARIANT = "mrope_bf16_f32_d128_r128_a3_neox"
 TOKENS, VOCAB, HIDDEN = 24, 97, 128
 
 
@@ -43,14 +43,11 @@ class CpuModule:
 
     def fused_qk_norm_mrope(self, qkv, q_weight, k_weight, positions, cache, *rest) -> None:
         *words, num_q_heads, num_kv_heads, eps = rest
-        owners = [words[i // 32] >> (2 * (i % 32)) & 3 for i in range(cache.shape[1] // 2)]
         if self.temporal_only:
-            owners = [0] * len(owners)
+            words = [0] * 4
         self.calls += 1
-        run(
-            library(only=VARIANT), qkv, q_weight, k_weight, positions, cache, num_q_heads=num_q_heads,
-            num_kv_heads=num_kv_heads, head_dim=q_weight.shape[0], rotary_dim=cache.shape[1], eps=eps, axis_map=owners,
-        )  # fmt: skip
+        tensors = (qkv, q_weight, k_weight, positions, cache)
+        run(library(only=VARIANT), q_weight.shape[0], True, tensors, words, num_q_heads, num_kv_heads, eps)
 
 
 def attend(self, q, k, v, forward_batch, save_kv_cache=True, **_):
@@ -122,7 +119,7 @@ def main() -> None:
     RadixAttention.forward = attend
     op_file._jit_fused_qk_norm_mrope_module = lambda *_: module
     implementations = torch.library.Library("sglang", "IMPL")
-    implementations.impl("fused_qk_norm_mrope_out", op_file._fused_qk_norm_mrope_out.__wrapped__, "CPU")
+    implementations.impl("fused_qk_norm_mrope", op_file.fused_qk_norm_mrope.__wrapped__, "CPU")
     for name in ("can_use_fused_qk_norm_mrope", "fused_qk_norm_mrope", "pack_axis_map"):
         setattr(qwen3_moe, name, getattr(op_file, name))
     qwen3_moe.enable_fused_set_kv_buffer = lambda forward_batch: False

@@ -32,7 +32,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
     rendezvous = tmp_path_factory.mktemp("model") / "rendezvous"
     here = Path(sm120.kernels.__path__[0])
     paths = [upstream.package_root("sglang").parent, here.parent / "integration" / "prove" / "cpu_layer"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*map(str, paths), os.environ.get("PYTHONPATH", "")])}
+    path = os.pathsep.join([*map(str, paths), os.environ.get("PYTHONPATH", "")])
+    # The worker's tensors are on the CPU; SGLang would take a GPU where it sees one.
+    environment = os.environ | {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
         [sys.executable, str(WORKER), str(rendezvous)], env=environment, capture_output=True, text=True, timeout=400
     )

@@ -12,19 +12,18 @@ import sys
 from sm120.kernels._lib.host_library import SCHEDULES
 from sm120.kernels._lib.host_library import Mutation
 sys.path.insert(0, sys.argv[2])
-from mrope_cpu_build import Case, library
+from mrope_cpu_build import Case, library, on_cpu
 from mrope_oracle import assert_right
 CORE = "fused_qk_norm_mrope.cuh"
-PARTIAL = "mrope_bf16_f32_d64_r32_a3_neox_gemma_fp8"
-PHASE = "mrope_bf16_phase_d128_r128_a3_neox_plain_none"
-GPTJ = "mrope_bf16_f32_d128_r128_a1_gptj_plain_none"
+PARTIAL, FULL = "mrope_bf16_f32_d64_r32_a3_neox", "mrope_bf16_f32_d128_r128_a3_neox"
+GPTJ = "mrope_bf16_same_d128_r128_a1_gptj"
 fault = Mutation("row", CORE, "kChunk * (rotating ? kRotating : kLanes - kRotating)", "kChunk * 8 * kLanes") \\
     if sys.argv[1] == "fault" else None
-for name in [PARTIAL] if fault else [PARTIAL, PHASE, GPTJ]:
+for name in [PARTIAL] if fault else [PARTIAL, FULL, GPTJ]:
     built = library(fault, name)
     for tokens in (1, 5):
         for schedule in SCHEDULES:
-            assert_right(Case(name, tokens=tokens), built, schedule)
+            assert_right(Case(name, tokens=tokens), on_cpu(built, schedule))
 print("clean")
 """
 

@@ -15,7 +15,7 @@ WRAPPER = """
 #include "fused_qk_norm_mrope_binding.cuh"
 #include <tvm/ffi/function.h>
 namespace sglang {
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(fused_qk_norm_mrope, (FusedQKNormMropeKernel<bf16_t, 128, 128, true, false>::run));
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(fused_qk_norm_mrope, (FusedQKNormMropeKernel<bf16_t, 128, 128, true>::run));
 }
 """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from sm120.kernels._lib import mutated_module
 from sm120.kernels.qsa import op, triton_block_topk
 from sm120.kernels.qsa import reference as ref
 
-pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="a device runs the GPU tests")
+pytestmark = pytest.mark.interpreter
 
 
 def check(scores: torch.Tensor, starts: list[int], lengths: list[int], topk: int = 512) -> None:

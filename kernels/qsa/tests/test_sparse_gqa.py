@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,8 +20,7 @@ WIDE = triton_sparse_gqa.LaunchConfig(block_n=512, num_warps=4)
 FP8 = torch.float8_e4m3fn
 # Output rounding dominates: half a unit in the last place of the output, relative to its RMS.
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 4e-4, torch.bfloat16: 3e-3}
-interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="a device runs the GPU tests")
-pytestmark = interpreted
+pytestmark = pytest.mark.interpreter
 
 
 @dataclass
@@ -50,9 +48,11 @@ class Case:
 
     def run(self, splits: int = 1, config: triton_sparse_gqa.LaunchConfig | None = None) -> torch.Tensor:
         selected = triton_sparse_gqa.select_slots(self.indices, self.lengths, self.table, self.table_rows)
-        return triton_sparse_gqa.sparse_gqa(
-            self.q, self.k, self.v, selected, self.scale, self.k_scale, self.v_scale, splits, config
-        )
+        arguments = (self.q, self.k, self.v, selected, self.scale, self.k_scale, self.v_scale, splits)
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("FP8_CONFIG", "WIDE_CONFIG") if config else ():
+                patch.setattr(triton_sparse_gqa, name, config)
+            return triton_sparse_gqa.sparse_gqa(*arguments)
 
     def check(self, **run) -> None:
         assert_close("out", self.expected(), self.run(**run), TOLERANCE[self.q.dtype])

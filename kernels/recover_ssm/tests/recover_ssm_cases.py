@@ -8,11 +8,10 @@ import numpy as np
 import torch
 
 from sm120.kernels._lib import mutated_module, poison
-from sm120.kernels._lib.device import why_no_device
 from sm120.kernels.recover_ssm import reference, triton_recover
 
-# the interpreter where there is no SM120 device, the device itself where there is one: same problems, same oracle
-DEVICE = "cpu" if why_no_device() else "cuda"
+# an SM120 device, or the simulated one where there is none: same problems, same oracle
+DEVICE = "cuda"
 
 
 def index(values: list[int], dtype: torch.dtype = torch.int64) -> torch.Tensor:
@@ -69,19 +68,20 @@ def problem(
     dtype: torch.dtype = torch.bfloat16,
     depth: int | None = None,
     seed: int = 0,
+    device: str = DEVICE,
 ) -> Problem:
     """Slots are handed out backwards with gaps; every slot, row and column that nobody owns is NaN."""
     rng = np.random.default_rng(seed)
-    normal = lambda *shape: torch.from_numpy(rng.standard_normal(shape)).float().to(DEVICE)  # noqa: E731
-    slots = torch.arange(2 * B - 1, 0, -2, dtype=torch.int32, device=DEVICE)
-    state = poison.unwritten((1, 2 * B + 1, HV, V, K), state_dtype, DEVICE)
+    normal = lambda *shape: torch.from_numpy(rng.standard_normal(shape)).float().to(device)  # noqa: E731
+    slots = torch.arange(2 * B - 1, 0, -2, dtype=torch.int32, device=device)
+    state = poison.unwritten((1, 2 * B + 1, HV, V, K), state_dtype, device)
     state[0, slots.long()] = normal(B, HV, V, K).to(state_dtype)
     depth = depth or T
     window = triton_recover.DraftWindow(
-        k=poison.unwritten((1, B + 1, depth, H, K), dtype, DEVICE),
-        v=poison.unwritten((1, B + 1, depth, HV, V), dtype, DEVICE),
-        g=poison.unwritten((1, B + 1, depth, HV), torch.float32, DEVICE),
-        beta=poison.unwritten((1, B + 1, depth, HV), torch.float32, DEVICE),
+        k=poison.unwritten((1, B + 1, depth, H, K), dtype, device),
+        v=poison.unwritten((1, B + 1, depth, HV, V), dtype, device),
+        g=poison.unwritten((1, B + 1, depth, HV), torch.float32, device),
+        beta=poison.unwritten((1, B + 1, depth, HV), torch.float32, device),
     )
     return Problem(
         q=normal(B, T, H, K).to(dtype),
@@ -99,4 +99,6 @@ def problem(
 
 def mutant(folder: Path, *edits: tuple[str, str]) -> ModuleType:
     """The shipped kernel file with each (old, new) applied exactly once, imported as a module of its own."""
-    return mutated_module.load(Path(triton_recover.__file__), folder, *edits)
+    module = mutated_module.load(Path(triton_recover.__file__), folder, *edits)
+    module._tile = triton_recover._tile
+    return module

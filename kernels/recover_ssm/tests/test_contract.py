@@ -27,6 +27,7 @@ VERIFY = {
 }
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("case", VERIFY)
 def test_verify_refuses(case):
     change, says = VERIFY[case]
@@ -38,6 +39,7 @@ def test_verify_refuses(case):
         triton_recover.verify_output_only(**arguments | change(p))
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize(
     ("shape", "says"),
     [
@@ -52,6 +54,7 @@ def test_verify_refuses_a_geometry(shape, says):
         problem(1, **shape).verify()
 
 
+@pytest.mark.gpu
 def test_verify_refuses_a_window_that_is_too_short_or_of_another_dtype():
     p = problem(2, 4)
     p.window = triton_recover.DraftWindow(*(x[:, :, :3].contiguous() for x in p.window))
@@ -84,6 +87,7 @@ RECOVER = {
 }  # fmt: skip
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("case", RECOVER)
 def test_recover_refuses(case):
     change, says = RECOVER[case]
@@ -93,6 +97,7 @@ def test_recover_refuses(case):
         triton_recover.recover_accepted(**arguments | change(p))
 
 
+@pytest.mark.gpu
 def test_an_empty_batch_is_nothing():
     p = problem(2, 4)
     empty = (x[:0] for x in (p.q, p.k, p.v, p.a, p.b))
@@ -103,6 +108,7 @@ def test_an_empty_batch_is_nothing():
     assert torch.equal(p.state.view(torch.uint8), before.view(torch.uint8))
 
 
+@pytest.mark.gpu
 def test_the_operators_do_what_the_kernels_do():
     p = problem(2, 4)
     out, state = p.verify(), p.recover([1, 3], track_slots=[0, 2], track_steps=[0, -1])
@@ -117,7 +123,7 @@ def test_the_operators_do_what_the_kernels_do():
 def test_the_operators_trace_without_running():
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    p = problem(2, 4)
+    p = problem(2, 4, device="cpu")
     real = (p.q, p.k, p.v, p.a, p.b, p.A_log, p.dt_bias, p.state[0], p.slots, *p.window.layer(0))
     with FakeTensorMode() as mode:
         fake = [mode.from_tensor(x) for x in real]
@@ -129,9 +135,3 @@ def test_another_capability_is_refused_exactly(pair):
     with pytest.raises(ValueError, match="recover_ssm: device capability is"):
         capability.require(pair, "recover_ssm", op.CAPABILITIES)
     capability.require((12, 0), "recover_ssm", op.CAPABILITIES)
-
-
-def test_a_shape_without_a_route_says_what_would_fit():
-    assert op.verify_route(torch.float32, 8, 128) == "triton"
-    with pytest.raises(ValueError, match=r"no verify route for a torch\.float64 state"):
-        op.verify_route(torch.float64, 8, 128)

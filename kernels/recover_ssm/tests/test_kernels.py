@@ -1,4 +1,4 @@
-"""The shipped Triton kernels against float64, in the strict interpreter."""
+"""The shipped Triton kernels against float64: on a device, or on the simulated one in the strict interpreter."""
 
 import pytest
 import torch
@@ -7,6 +7,7 @@ from recover_ssm_cases import DEVICE, Problem, index, mutant, problem
 from sm120.kernels._lib.closeness import assert_close
 from sm120.kernels.recover_ssm import reference, triton_recover
 
+pytestmark = pytest.mark.gpu
 # The contract (docs/decisions/0030): fp32 inside, one rounding at each store.
 STATE_TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2.5e-3, torch.float16: 4e-4}
 OUTPUT_TOLERANCE = {torch.bfloat16: 2.5e-3, torch.float16: 4e-4, torch.float32: 2e-6}
@@ -71,7 +72,7 @@ def test_the_tile_of_the_device_computes_the_same_bits(monkeypatch):
 def test_rounding_of_the_state_is_one_rounding_to_nearest(state_dtype):
     p = problem(1, 8, state_dtype=state_dtype)
     p.verify()
-    recovered = p.recover([7])[0, p.slots[0]]
+    recovered = p.recover([7])[0, p.slots[0]].cpu()
     exact = p.answer(0)[1][7].float().to(state_dtype)
     differ = (recovered != exact).float().mean()
     # fp32 arithmetic may land on the other side of a tie; rounding after every token moves 30 % and more

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+import types
 from pathlib import Path
 
 import pytest
 
 from sm120.kernels._lib import host_library
-from sm120.kernels.xqa_mask import op
+from sm120.kernels._lib.simulated_device import launched
 
 sys.path.insert(0, str(Path(__file__).parent))
 from xqa_mask_host_build import HostBuild
@@ -20,8 +21,13 @@ def host_build() -> HostBuild:
 
 
 @pytest.fixture(params=sorted(host_library.SCHEDULES))
-def host(request: pytest.FixtureRequest, host_build: HostBuild, monkeypatch: pytest.MonkeyPatch) -> HostBuild:
-    """The op runs on this build, under each of the three schedules in turn."""
+def host(request: pytest.FixtureRequest, host_build: HostBuild) -> HostBuild:
+    """The build under each of the three schedules in turn."""
     host_build.schedule = request.param
-    monkeypatch.setattr(op, "_host", lambda: host_build)
     return host_build
+
+
+@pytest.fixture
+def host_modules(host_build: HostBuild) -> dict[str, object]:
+    module = types.SimpleNamespace(xqa_mask_fill=launched(host_build.xqa_mask_fill))
+    return {"xqa_mask": lambda: module}

@@ -47,8 +47,7 @@ def test_each_row_attends_exactly_its_drafts(q_len: int, prefix_len: int) -> Non
 def test_masked_attention_equals_torch_with_a_boolean_mask() -> None:
     torch.manual_seed(0)
     prefix_len, q_len, heads, dim = 9, 6, 2, 8
-    parents = [-1, 0, 0, 2, 1, -1]
-    table = torch.tensor(reference.visible_drafts("tree", q_len, parents))
+    table = torch.tensor(reference.visible_drafts("causal", q_len))
     q = torch.randn(q_len, heads, dim, dtype=torch.float64)
     k, v = torch.randn(2, 1, prefix_len + q_len, heads, dim, dtype=torch.float64)
     mask = reference.pack([table.tolist()], q_len)

@@ -1,9 +1,11 @@
-"""The op's CPU path, built from the sources as they are now and not as they were when the package was installed."""
+"""The CPU build of the shipped kernel, called as SGLang's JIT module is: for tests, and behind the simulated device."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+import torch
 
 from sm120.kernels._lib import host_library
 
@@ -12,24 +14,18 @@ LIBRARY_VARIABLE = "XQA_MASK_HOST_LIBRARY"  # a build to use, such as a sanitize
 
 
 class HostBuild:
-    """Stands where the `_host` extension stands: same functions, same addresses, a chosen lane schedule."""
+    """What `load_jit` returns, on the CPU, under a chosen lane schedule. The launcher's checks are not part of it."""
 
     def __init__(self, mutation: host_library.Mutation | None = None) -> None:
         ready = os.environ.get(LIBRARY_VARIABLE)
         if ready and mutation is None:
             self.library = host_library.HostLibrary(Path(ready))
         else:
-            self.library = host_library.build(FOLDER / "host_api.cpp", include=[FOLDER], mutation=mutation)
+            source = FOLDER / "tests" / "xqa_mask_host.cpp"
+            self.library = host_library.build(source, include=[FOLDER], mutation=mutation)
         self.schedule = "forward"
 
-    def _call(self, function: str, *arguments: int) -> None:
-        self.library.call(function, *arguments, schedule=self.schedule, seed=11)
-
-    def chain(self, mask: int, cu_seqlens: int, rows: int, batch: int, q_len: int, full: bool) -> None:
-        self._call("xqa_mask_chain_host", mask, cu_seqlens, rows, batch, q_len, int(full))
-
-    def tree(self, mask: int, cu_seqlens: int, parents: int, rows: int, batch: int, q_len: int) -> None:
-        self._call("xqa_mask_tree_host", mask, cu_seqlens, parents, rows, batch, q_len)
-
-    def matrix(self, mask: int, cu_seqlens: int, visible: int, rows: int, batch: int, q_len: int) -> None:
-        self._call("xqa_mask_matrix_host", mask, cu_seqlens, visible, rows, batch, q_len)
+    def xqa_mask_fill(self, mask: torch.Tensor, cu_seqlens: torch.Tensor, q_len: int) -> None:
+        batch = cu_seqlens.shape[0] - 1
+        arguments = (mask, cu_seqlens, mask.shape[0], batch, q_len)
+        self.library.call("xqa_mask_ragged_host", *arguments, schedule=self.schedule, seed=11)

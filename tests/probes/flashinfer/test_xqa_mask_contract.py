@@ -67,6 +67,16 @@ def test_the_documented_mask_reaches_the_kernel(launches, q_len) -> None:
 
 
 @pytest.mark.parametrize(
+    "mask",
+    [masks(BATCH + 5, Q_LEN, 2), masks((BATCH + 5) * Q_LEN, 2), masks(1, BATCH * Q_LEN, 2)],
+    ids=["more-requests", "more-rows", "one-run-of-rows"],
+)
+def test_a_persistent_mask_of_the_largest_batch_serves_a_smaller_one(launches, mask) -> None:
+    call(mask)
+    assert launches[0]["mask"] is mask
+
+
+@pytest.mark.parametrize(
     ("mask", "says"),
     [
         (masks(BATCH, Q_LEN, 2, dtype=torch.int32), "uint16"),

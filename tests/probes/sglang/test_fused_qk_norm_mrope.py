@@ -73,7 +73,7 @@ def kernel(monkeypatch):
     for name in ("can_use_fused_qk_norm_mrope", "fused_qk_norm_mrope", "pack_axis_map"):
         monkeypatch.setattr(qwen3_moe, name, getattr(op, name), raising=False)
     with torch.library._scoped_library("sglang", "IMPL") as library:  # upstream registers the op for CUDA alone
-        library.impl("fused_qk_norm_mrope_out", op._fused_qk_norm_mrope_out.__wrapped__, "CPU")
+        library.impl("fused_qk_norm_mrope", op.fused_qk_norm_mrope.__wrapped__, "CPU")
         yield stand_in
 
 
@@ -147,6 +147,18 @@ def assert_fused(layer, kernel, positions):
 )
 def test_three_axis_positions_are_fused(kernel, rope):
     assert_fused(attention(rope), kernel, IMAGE)
+
+
+@pytest.mark.parametrize("norms", [("q_norm",), ("k_norm",), ("q_norm", "k_norm")], ids="-".join)
+def test_norm_weights_of_another_dtype_go_where_they_went_before(kernel, norms, monkeypatch):
+    layer = attention(INTERLEAVED)
+    for name in norms:
+        getattr(layer, name).weight.data = getattr(layer, name).weight.data.float()
+    before = object()
+    monkeypatch.setattr(qwen3_moe, "apply_qk_norm", lambda **_: (before, before))
+    monkeypatch.setattr(layer.rotary_emb, "forward", lambda *_, **__: (before, before))
+    assert layer.apply_qk_norm_rope(projection(layer), IMAGE, forward_batch=None)[0] is before
+    assert not kernel.calls
 
 
 def test_glm_order_reaches_the_kernel(kernel):

@@ -4,12 +4,12 @@ The side stream is a stand-in that runs nothing until somebody waits for it: the
 choose. A reader that forgets to join sees the old state, every time.
 """
 
-import importlib.util
 import os
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import contextlib
+import sys
 import types
 from pathlib import Path
 
@@ -17,10 +17,8 @@ import pytest
 import torch
 from sglang.srt.runtime_context import get_context
 
-_spec = importlib.util.spec_from_file_location("gdn_rig", Path(__file__).with_name("test_gdn_recover_ssm.py"))
-gdn_rig = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(gdn_rig)
-Rig, window = gdn_rig.Rig, gdn_rig.window
+sys.path.insert(0, str(Path(__file__).parent))
+from gdn_rig import DRAFTS, Rig, interpreted_commit, window
 
 
 class LazyDevice:
@@ -52,7 +50,7 @@ class LazyDevice:
 def build(monkeypatch):
     """build() -> a rig whose commits go to a side stream; fails the test where the runtime has none."""
     override = get_context().override_server_args(
-        speculative_eagle_topk=1, speculative_num_draft_tokens=gdn_rig.DRAFTS, attention_backend="triton"
+        speculative_eagle_topk=1, speculative_num_draft_tokens=DRAFTS, attention_backend="triton"
     )
     override.install()
 
@@ -67,8 +65,12 @@ def build(monkeypatch):
         monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
         commit = recover.commit_recovered_states
 
+        def run_late(*arguments):
+            with interpreted_commit():
+                commit(*arguments)
+
         def deferred(*arguments):
-            device.pending.append(lambda: commit(*arguments))
+            device.pending.append(lambda: run_late(*arguments))
 
         monkeypatch.setattr(recover, "commit_recovered_states", deferred)
         rig = Rig("none")

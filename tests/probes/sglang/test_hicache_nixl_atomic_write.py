@@ -4,13 +4,27 @@ import os
 import signal
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
 from sglang.srt.mem_cache.storage.nixl.nixl_cleaner import HiCacheL3Cleaner
 
 sys.path.insert(0, str(Path(__file__).parent))
-from nixl_storage import fill, kv_indices, kv_pool, mamba_pool, mamba_transfer, pages_equal, storage, stored_files, wipe
+from nixl_storage import (
+    fill,
+    kv_indices,
+    kv_pool,
+    mamba_pool,
+    mamba_transfer,
+    needs_nixl,
+    pages_equal,
+    storage,
+    stored_files,
+    wipe,
+)
+
+pytestmark = needs_nixl
 
 KEYS = ["a", "b", "c"]
 
@@ -163,3 +177,29 @@ def test_any_spelling_of_the_folder(tmp_path, monkeypatch, spelling):
     assert len(stored_files(tmp_path)) == 6
     store.close()
     assert not list((tmp_path / ".staging").iterdir())
+
+
+def test_a_folder_that_cannot_be_made_leaves_no_descriptor_open(tmp_path, monkeypatch):
+    """The descriptor holds the lock of the staging root: left open, it would keep every later process from cleaning."""
+    opened = []
+    try:
+        from sglang.srt.mem_cache.storage.nixl import nixl_staging
+    except ImportError:
+        pytest.fail("pages are not written aside")
+    lock = nixl_staging._lock_dir
+
+    def recorded(*arguments, **options):
+        opened.append(lock(*arguments, **options))
+        return opened[-1]
+
+    def refuse(path, *_):
+        raise OSError(28, "No space left on device", path)
+
+    monkeypatch.setattr(nixl_staging, "_lock_dir", recorded)
+    monkeypatch.setattr(nixl_staging.os, "mkdir", refuse)
+    files = types.SimpleNamespace(iter_all_base_dirs=lambda: [str(tmp_path)])
+    with pytest.raises(OSError, match="No space"):
+        nixl_staging.NixlStagingArea(files)
+    for descriptor in opened:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)

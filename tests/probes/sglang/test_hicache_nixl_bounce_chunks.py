@@ -1,10 +1,12 @@
 """Transfers of more pages than the bounce buffer has slots must arrive whole, on real files through real NIXL."""
 
+import dataclasses
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy
 
 sys.path.insert(0, str(Path(__file__).parent))
 from nixl_storage import (
@@ -14,11 +16,14 @@ from nixl_storage import (
     kv_pool,
     mamba_pool,
     mamba_transfer,
+    needs_nixl,
     pages_equal,
     storage,
     stored_files,
     wipe,
 )
+
+pytestmark = needs_nixl
 
 
 @pytest.mark.parametrize("pages", [1, 128, 129, 220])
@@ -102,3 +107,25 @@ def test_bounce_buffers_do_not_grow_with_the_page(tmp_path, monkeypatch):
     store._alloc_registered(59_019_280, torch.uint8, False, "probe")
     store._alloc_registered(3 << 30, torch.uint8, False, "probe")
     assert asked[0] <= 1 << 30 and asked[1] == 3 << 30
+
+
+@pytest.mark.parametrize("direction", ["get", "set"])
+def test_a_part_of_a_transfer_keeps_its_other_fields(tmp_path, monkeypatch, direction):
+    pages = 130
+    pool = mamba_pool(pages)
+    store = storage(tmp_path, monkeypatch, mamba=pool)
+    if not hasattr(store, f"_{direction}_pool_pages"):
+        pytest.fail("transfers are not split")
+    parts = []
+
+    def record(transfer, *_):
+        parts.append(transfer)
+        return [True] * len(transfer.keys)
+
+    monkeypatch.setattr(store, f"_{direction}_pool_pages", record)
+    whole = dataclasses.replace(
+        mamba_transfer([f"k{i}" for i in range(pages)]), hit_policy=PoolHitPolicy.TRAILING_PAGES, nodes_to_load=[1]
+    )
+    getattr(store, f"batch_{direction}_v2")([whole])
+    assert len(parts) > 1 and sorted(key for part in parts for key in part.keys) == sorted(whole.keys)
+    assert all(part.hit_policy == whole.hit_policy and part.nodes_to_load == [1] for part in parts)

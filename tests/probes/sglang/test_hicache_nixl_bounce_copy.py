@@ -8,7 +8,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 sys.path.insert(0, str(Path(__file__).parent))
-from nixl_storage import fill, kv_indices, kv_pool, mamba_pool, mamba_transfer, pages_equal, storage, wipe
+from nixl_storage import fill, kv_indices, kv_pool, mamba_pool, mamba_transfer, needs_nixl, pages_equal, storage, wipe
+
+pytestmark = needs_nixl
 
 KEYS = ["a", "b", "c"]
 

@@ -6,11 +6,23 @@ import threading
 from pathlib import Path
 
 import pytest
-import sglang.srt.mem_cache.storage.nixl.hicache_nixl as module
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from nixl_storage import fill, kv_indices, kv_pool, mamba_pool, mamba_transfer, pages_equal, storage, wipe
+from nixl_storage import (
+    fill,
+    hicache_nixl,
+    kv_indices,
+    kv_pool,
+    mamba_pool,
+    mamba_transfer,
+    needs_nixl,
+    pages_equal,
+    storage,
+    wipe,
+)
+
+pytestmark = needs_nixl
 
 PAGES = 16
 KEYS = [f"k{i}" for i in range(PAGES)]
@@ -19,7 +31,7 @@ PATIENCE = 6.0  # seconds that a transfer waits for what must happen meanwhile; 
 
 @pytest.fixture(autouse=True)
 def _pages_of_these_pools_are_worth_a_run(monkeypatch):
-    monkeypatch.setattr(module, "_BOUNCE_RUN_BYTES_MIN", 1, raising=False)
+    monkeypatch.setattr(hicache_nixl, "_BOUNCE_RUN_BYTES_MIN", 1, raising=False)
 
 
 class Stored:
@@ -239,7 +251,7 @@ def test_runs_under_way_share_no_memory(stored, monkeypatch):
 
 
 def test_pages_too_small_to_gain_go_in_one_transfer(stored, monkeypatch):
-    monkeypatch.setattr(module, "_BOUNCE_RUN_BYTES_MIN", 8 << 20, raising=False)
+    monkeypatch.setattr(hicache_nixl, "_BOUNCE_RUN_BYTES_MIN", 8 << 20, raising=False)
     transfers = Transfers(stored.store, monkeypatch)
     transfers.release.set()
     assert stored.set() == [True] * PAGES

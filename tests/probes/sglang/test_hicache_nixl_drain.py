@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from nixl_storage import fill, kv_indices, kv_pool, storage
+from nixl_storage import fill, kv_indices, kv_pool, needs_nixl, storage
+
+pytestmark = needs_nixl
 
 
 class PipeRead:

@@ -4,21 +4,24 @@ import sys
 from pathlib import Path
 
 import pytest
-import sglang.srt.mem_cache.storage.nixl.hicache_nixl as hicache_nixl
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 from nixl_storage import (
     fill,
+    hicache_nixl,
     kv_indices,
     kv_pool,
     mamba_pool,
     mamba_transfer,
+    needs_nixl,
     pages_equal,
     storage,
     stored_files,
     wipe,
 )
+
+pytestmark = needs_nixl
 
 
 class BytePages:

@@ -8,7 +8,9 @@ import pytest
 from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName, PoolTransfer
 
 sys.path.insert(0, str(Path(__file__).parent))
-from nixl_storage import fill, kv_indices, kv_pool, mamba_pool, mamba_transfer, pages_equal, storage, wipe
+from nixl_storage import fill, kv_indices, kv_pool, mamba_pool, mamba_transfer, needs_nixl, pages_equal, storage, wipe
+
+pytestmark = needs_nixl
 
 SIZES = [0, 1, 4095, 4097, 8192]  # of a 4096-byte page
 

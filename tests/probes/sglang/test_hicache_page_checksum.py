@@ -7,7 +7,20 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from nixl_storage import fill, kv_indices, kv_pool, mamba_pool, mamba_transfer, pages_equal, storage, stored_files, wipe
+from nixl_storage import (
+    fill,
+    kv_indices,
+    kv_pool,
+    mamba_pool,
+    mamba_transfer,
+    needs_nixl,
+    pages_equal,
+    storage,
+    stored_files,
+    wipe,
+)
+
+pytestmark = needs_nixl
 
 KEYS = ["a", "b", "c"]
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
 import sys
 from pathlib import Path
 
@@ -59,6 +63,30 @@ def test_a_padded_graph_replay_is_causal(monkeypatch, lengths, slots, tokens) ->
     out = run(bench.captured, ForwardMode.TARGET_VERIFY, padded, layout_of(lengths, tokens), num_tokens=tokens)
     assert_causal(out, lengths)
     assert not out.isnan().any(), "rows that the kernel does not write are left unset"
+
+
+def test_the_layers_of_a_replay_share_one_output_that_nobody_fills_again(monkeypatch) -> None:
+    bench = Bench(monkeypatch, draft_tokens=DRAFT_TOKENS, max_running=8)
+    bench.backend.init_cuda_graph_state(8, 8 * DRAFT_TOKENS)
+    batch = bench.batch(ForwardMode.TARGET_VERIFY, [3, 8, 1], layout_of([3, 8, 1], 64), num_tokens=64)
+    run(bench.backend.init_forward_metadata_out_graph, batch, in_capture=True)
+    bench.backend.init_forward_metadata_in_graph(batch)
+    made = []
+    with monkeypatch.context() as patch:
+        for name in ("zeros", "zeros_like", "full", "full_like"):
+            make = getattr(torch, name)
+            patch.setattr(torch, name, lambda *a, make=make, **k: made.append(make) or make(*a, **k))
+        layers = [run(bench.forward, batch) for _ in range(2)]
+    assert len({out.data_ptr() for out in layers}) == 1 and not layers[-1].isnan().any()
+    made.pop(), made.pop()  # the queries that the bench makes
+    assert not made, f"a layer fills its output: {made}"
+
+
+def test_a_layer_with_wider_rows_than_the_model_has_an_output_of_its_own(monkeypatch) -> None:
+    bench = Bench(monkeypatch, draft_tokens=DRAFT_TOKENS, max_running=8)
+    bench.backend._xqa_out_columns = 1
+    lengths = [3, 8, 1]
+    assert_causal(run(bench.eager, ForwardMode.TARGET_VERIFY, lengths, layout_of(lengths, 12)), lengths)
 
 
 def test_a_replay_with_other_lengths_refreshes_the_mask(monkeypatch) -> None:

@@ -8,6 +8,9 @@ output row is the mean of what the token attended, and `attended` reads the set 
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import itertools
 import types
 from types import SimpleNamespace
 
@@ -90,6 +93,20 @@ def attended(row: torch.Tensor) -> list[int]:
     return [j for j in range(HEAD_DIM - 1) if float(row[0, j]) > 0]
 
 
+class MaskKernel:
+    """Stands where the JIT module of the mask kernel stands: row by row, what it is to write."""
+
+    def xqa_mask_fill(self, mask, cu_seqlens, q_len) -> None:
+        assert mask.dtype == torch.uint16 and mask.is_contiguous() and cu_seqlens.dtype == torch.int32
+        assert mask.dim() == 2 and mask.shape[1] == (q_len + 31) // 32 * 2
+        mask.zero_()
+        offsets = cu_seqlens.tolist()
+        for first, end in itertools.pairwise(offsets):
+            for row in range(first, min(end, mask.shape[0], first + q_len)):
+                for draft in range(row - first + 1):
+                    mask[row, draft // 16] = int(mask[row, draft // 16]) | 1 << draft % 16
+
+
 class NoTranslation:
     """A pool whose logical and physical slots are the same."""
 
@@ -144,9 +161,13 @@ class Bench:
         monkeypatch.setattr(module.TRTLLMHAAttnBackend, "_resolve_swa_kv_pool", lambda *_: None)
         monkeypatch.setattr(module, "get_platform", lambda: platform)
         monkeypatch.setattr(module, "get_spec", lambda: spec)
+        monkeypatch.setattr(module, "get_parallel", lambda: SimpleNamespace(attn_tp_size=1))
         monkeypatch.setattr(module, "get_buffer", lambda _name, make: torch.zeros(1, dtype=torch.uint8))
         monkeypatch.setattr(module, "make_persistent_multi_ctas_kv_counter_buffer", lambda *_, **__: None)
         monkeypatch.setattr(module, "flashinfer", self.kernel, raising=False)
+        if importlib.util.find_spec("sglang.kernels.ops.attention.xqa_mask") is not None:
+            mask_op = importlib.import_module("sglang.kernels.ops.attention.xqa_mask")
+            monkeypatch.setattr(mask_op, "_jit_module", MaskKernel)
         if hasattr(module, "get_eager_max_batch_size"):
             monkeypatch.setattr(
                 module, "get_eager_max_batch_size", lambda batch: -(-batch // eager_multiple) * eager_multiple

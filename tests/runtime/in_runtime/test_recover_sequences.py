@@ -25,9 +25,9 @@ def load(path):
     return module
 
 
-probe = load(ROOT / "probes" / "sglang" / "test_gdn_recover_ssm.py")
+rig = load(ROOT / "probes" / "sglang" / "gdn_rig.py")
 NaiveSlot = load(Path(__file__).parent / "naive_gdn.py").NaiveSlot
-Rig, window, DRAFTS = probe.Rig, probe.window, probe.DRAFTS
+Rig, window, DRAFTS = rig.Rig, rig.window, rig.DRAFTS
 PADDING = 0
 # fp16 convolution outputs round differently from float64's in the last bit
 TOLERANCE = 2e-3

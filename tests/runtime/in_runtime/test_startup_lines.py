@@ -74,6 +74,8 @@ SAMPLES = {
         ("flashinfer", "DFlashDraftModel", 8, 2048, True),
         {"backend": "flashinfer", "model": "DFlashDraftModel", "block": "8", "window": "2048", "compact": "True"},
     ),
+    "host_kv": (("kv", 1_966_528, 27.82), {"pool": "kv", "tokens": "1966528", "gb": "27.82"}),
+    "host_states": ((4.13, 70, "page_first"), {"gb": "4.13", "states": "70"}),
     "totals": (
         {
             "self": Fake(

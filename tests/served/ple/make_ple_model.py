@@ -22,8 +22,8 @@ NGRAM, NGRAM_HEADS, NGRAM_BASE, PLE_DIM, PLE_CONV = 3, 2, 211, 64, 4
 NGRAM_SIZES = (211, 223, 227, 229)
 
 
-def main(folder: Path, prove: Path) -> None:
-    spec = importlib.util.spec_from_file_location("make_model", prove / "make_model.py")
+def main(folder: Path, kit: Path) -> None:
+    spec = importlib.util.spec_from_file_location("make_model", kit / "make_model.py")
     common = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(common)
     folder.mkdir(parents=True)

@@ -1,0 +1,151 @@
+"""`sm120 serve PROFILE --print` on machines that are not here: which say yes, which say no, and to what."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sm120.integration.cli import app
+from sm120.integration.common.gpus import QUERY, Gpu
+from sm120.integration.serve import preflight
+from sm120.integration.serve.memory_checks import assumed_weights, wsl2
+from sm120.integration.serve.profile import load_profile
+from sm120.integration.serve.server_arguments import Machine
+
+_SPEC = importlib.util.spec_from_file_location("checkpoint_folders", Path(__file__).with_name("checkpoint_folders.py"))
+folders = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(folders)
+
+CARD = Gpu("0", "GPU-aa", "RTX PRO 6000", "12.0", "595.84", "97887 MiB", "97250 MiB")
+BUSY = CARD._replace(free="36447 MiB")
+SECOND = CARD._replace(number="1", uuid="GPU-bb")
+RTX_5090 = Gpu("0", "GPU-cc", "RTX 5090", "12.0", "595.84", "32607 MiB", "32100 MiB")
+WSL2 = "6.18.33.2-microsoft-standard-WSL2"
+
+
+@pytest.fixture(autouse=True)
+def no_user_files(monkeypatch, tmp_path):
+    monkeypatch.setenv("SM120_CONFIG", str(tmp_path / "config"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def verdicts(tmp_path, monkeypatch, name, *settings, gpus=(CARD,), memory_gb=256.0, release="6.1.0-generic"):
+    """Each check of a profile with checkpoints of the real sizes, on a machine that says this of itself."""
+    real = Path.read_text
+    told = {
+        "/proc/meminfo": f"MemTotal: {2 * memory_gb} kB\nMemAvailable: {int(memory_gb * 1e9 / 1024)} kB\n",
+        "/proc/sys/kernel/osrelease": release + "\n",
+        "/sys/fs/cgroup/memory.max": "max\n",
+    }
+    monkeypatch.setattr(Path, "read_text", lambda path, *a, **k: told.get(str(path)) or real(path, *a, **k))
+    if name == "flash-next":
+        paths = [f"paths.model={folders.flash_next(tmp_path / 'model')}"]
+    else:
+        paths = [
+            f"paths.model={folders.qwen_27b(tmp_path / 'model')}",
+            f"paths.draft={folders.dflash2(tmp_path / 'd')}",
+        ]
+    profile = load_profile(name, [*paths, *settings])
+    found = preflight.preflight(
+        profile, runtime=tmp_path, storage=tmp_path, gpus=list(gpus), machine=Machine(True, True)
+    )
+    return {check.name: check for check in found}
+
+
+ABOUT = ("device", "GPU memory", "full request", "memory", "WSL2")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "machine", "no"),
+    [
+        ("flash-next", [], {}, set()),
+        ("flash-next", [], {"gpus": (BUSY,)}, {"GPU memory", "full request"}),
+        ("flash-next", [], {"gpus": (RTX_5090,)}, {"GPU memory", "full request"}),
+        ("flash-next", [], {"memory_gb": 64}, {"memory"}),
+        ("flash-next", [], {"memory_gb": 128}, set()),
+        ("flash-next", ["hicache-size=96"], {"memory_gb": 128}, {"memory"}),
+        ("flash-next", ["ple-offload-embedding=false"], {"memory_gb": 128}, {"full request"}),
+        ("flash-next", ["context-length=900000"], {}, {"full request"}),
+        ("flash-next", ["mem-fraction-static=0.796"], {}, {"full request"}),
+        ("qwen38-27b-dflash2", [], {}, set()),
+        ("qwen38-27b-dflash2", [], {"memory_gb": 128}, {"memory"}),
+        ("qwen38-27b-dflash2", ["hicache-size=64"], {"memory_gb": 128}, set()),
+        ("qwen38-27b-dflash2", ["hicache-size=400"], {"memory_gb": 256}, {"memory"}),
+        ("qwen38-27b-dflash2", [], {"gpus": (BUSY,)}, {"GPU memory", "full request"}),
+        ("qwen38-27b-dflash2", [], {"release": WSL2}, {"WSL2"}),
+        ("qwen38-27b-dflash2", ["enable-hierarchical-cache=false"], {"release": WSL2}, set()),
+        ("flash-next", ["tp-size=2"], {}, {"device"}),
+        ("flash-next", ["tp-size=2"], {"gpus": (CARD, SECOND)}, set()),
+        (
+            "flash-next",
+            ["tp-size=2"],
+            {"gpus": (CARD, SECOND._replace(free="9000 MiB"))},
+            {"GPU memory", "full request"},
+        ),
+        ("flash-next", ["tp-size=2"], {"gpus": (CARD, SECOND._replace(capability="12.1"))}, {"device"}),
+    ],
+)
+def test_what_says_no(tmp_path, monkeypatch, name, settings, machine, no):
+    found = verdicts(tmp_path, monkeypatch, name, *settings, **machine)
+    assert {check for check in ABOUT if check in found and found[check].ok is not True} == no
+    for check in no - {"device", "GPU memory"}:
+        assert found[check].fix
+
+
+def test_the_table_on_the_host_is_part_of_what_it_needs(tmp_path, monkeypatch):
+    on_host = verdicts(tmp_path, monkeypatch, "flash-next")["memory"]
+    assert "n-gram table 51.2" in on_host.need and on_host.need.startswith("106.")
+    other = folders.flash_next(tmp_path / "bf16", table_dtype="BF16")
+    profile = load_profile("flash-next", [f"paths.model={other}"])
+    assert "n-gram table 102.4" in preflight._memory(profile).need
+
+
+def test_shipped_needs_are_what_the_settings_come_to():
+    for name in ("flash-next", "flash-next-two-cards", "qwen38-27b-dflash2"):
+        profile = load_profile(name)
+        needed = float(preflight._memory(profile).need.split()[0])
+        assert 0 <= profile.needs.memory_gb - needed < 2
+    assert assumed_weights(load_profile("flash-next")).host == 51_200_000_000
+
+
+def test_a_control_group_can_have_less(monkeypatch):
+    from sm120.integration.serve.memory_checks import available_bytes
+
+    told = {
+        "/proc/meminfo": "MemAvailable: 100000000 kB\n",
+        "/sys/fs/cgroup/memory.max": "40000000000\n",
+        "/sys/fs/cgroup/memory.current": "30000000000\n",
+        "/sys/fs/cgroup/memory.stat": "anon 1\ninactive_file 5000000000\n",
+    }
+    monkeypatch.setattr(Path, "read_text", lambda path, *a, **k: told[str(path)])
+    assert available_bytes() == 15_000_000_000
+    told["/sys/fs/cgroup/memory.max"] = "max\n"
+    assert available_bytes() == 102_400_000_000
+
+
+def test_a_kernel_that_is_not_wsl2_has_no_such_row(monkeypatch):
+    profile = load_profile("flash-next")
+    monkeypatch.setattr(Path, "read_text", lambda path: "6.1.0-44-amd64\n")
+    assert wsl2(profile) is None
+
+
+def test_print_says_it_all_on_the_command_line(tmp_path, monkeypatch):
+    tool = tmp_path / "nvidia-smi"
+    answer = dict(zip(QUERY.split(","), BUSY, strict=True))
+    tool.write_text(
+        # As pip writes it: no kernel reads a #! line with a space in its path. sh runs the second line, Python skips it.
+        f"#!/bin/sh\n''''exec '{sys.executable}' \"$0\" \"$@\" # '''\n"
+        f"import json, sys\nanswer = json.loads({json.dumps(json.dumps(answer))})\n"
+        "names = next(word for word in sys.argv if word.startswith('--query-gpu=')).split('=')[1].split(',')\n"
+        "print(', '.join(answer[name] for name in names))\n"
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    folder = folders.flash_next(tmp_path / "model")
+    line = ["serve", "flash-next", "--print", "--set", f"paths.model={folder}", "--set", f"paths.storage={tmp_path}"]
+    done = CliRunner().invoke(app, line, env={"COLUMNS": "300"})
+    assert done.exit_code == 1 and "35.6 GiB free of 95.6" in done.output
+    assert "GPU memory" in done.output.split("verdict: not ready")[1]

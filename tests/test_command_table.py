@@ -1,0 +1,71 @@
+"""`sm120`: every command is listed by what a reader is after, is found where the table says, and costs nothing until run."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from sm120.integration import cli
+
+NAMES = [name for group in cli.COMMANDS.values() for name in group]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_command_says_what_it_does(name):
+    """That it is found is half of it: `-h` shows its options, and a line of help stands for each in the list."""
+    shown = CliRunner().invoke(cli.app, [name, "-h"])
+    assert shown.exit_code == 0, shown.output
+    assert "Usage" in shown.output and name in shown.output
+    assert len(inspect.cleandoc(cli.load(name).help or "")) > 10, "a docstring"
+
+
+def test_the_list_is_by_what_a_reader_is_after():
+    said = CliRunner().invoke(cli.app, ["--help"]).output
+    titles = list(cli.COMMANDS)
+    assert [said.index(f"─ {title} ─") for title in titles] == sorted(said.index(f"─ {title} ─") for title in titles)
+    shown = [name for title in titles for name in cli.COMMANDS[title]]
+    assert all(f"│ {name} " in said for name in shown)
+    assert len(NAMES) == len(set(NAMES))
+
+
+def test_the_version_is_the_package_s():
+    assert CliRunner().invoke(cli.app, ["--version"]).output == "sm120 0.1.0\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [(["prob"], "probe"), (["statsu"], "status"), (["doctor", "--jsn"], "--json"), (["series", "sav"], "save")],
+)
+def test_what_was_meant_is_said(typed, meant):
+    said = CliRunner().invoke(cli.app, typed)
+    assert said.exit_code == 2 and meant in said.output
+
+
+def test_listing_the_commands_imports_none_of_them():
+    code = """
+import sys
+from typer.testing import CliRunner
+from sm120.integration import cli
+assert CliRunner().invoke(cli.app, ["--help"]).exit_code == 0
+print(sorted(name for name in sys.modules if name.startswith("sm120.") and name.count(".") > 1))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "['sm120.integration.cli']", done.stdout + done.stderr
+
+
+def test_slugs_and_projects_are_completed(monkeypatch):
+    from sm120.integration.series import completion
+
+    assert "gdn-beta-fp32" in completion.slugs("gdn-b")
+    assert completion.projects("sg") == ["sglang"]
+    assert not completion.slugs("nothing-begins-so")
+
+
+def test_the_shell_is_offered_what_can_follow():
+    environment = {"_SM120_COMPLETE": "complete_bash", "COMP_WORDS": "sm120 clos", "COMP_CWORD": "1"}
+    said = CliRunner(env=environment).invoke(cli.app, [], prog_name="sm120").output
+    assert said.split() == ["closure"]

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 INTEGRATION = ROOT / "integration"
 ROOMS = {"common", "series", "build", "serve", "prove", "measure", "upstream", "locks"}
 # Tests of no single module: a lock, the machine, what every command refuses, upstream's own checks, the stand-ins.
-OF_NO_MODULE = {"test_bare_machine", "test_cuda_lock", "test_refusals", "test_upstream_ci", "test_cpu_layer"}
+OF_NO_MODULE = {"test_bare_machine", "test_cuda_lock", "test_refusals", "test_cpu_layer"}
 OF_NO_MODULE |= {"test_torchvision_stand_in"}
 
 

@@ -132,20 +132,59 @@ def test_a_kernel_that_is_not_wsl2_has_no_such_row(monkeypatch):
     assert wsl2(profile) is None
 
 
-def test_print_says_it_all_on_the_command_line(tmp_path, monkeypatch):
-    tool = tmp_path / "nvidia-smi"
-    answer = dict(zip(QUERY.split(","), BUSY, strict=True))
+def fake_nvidia_smi(folder, gpus):
+    """A driver's tool that answers for `gpus`, one line each, in the order of the columns that it is asked for."""
+    answers = [dict(zip(QUERY.split(","), gpu, strict=True)) for gpu in gpus]
+    tool = folder / "nvidia-smi"
     tool.write_text(
         # As pip writes it: no kernel reads a #! line with a space in its path. sh runs the second line, Python skips it.
         f"#!/bin/sh\n''''exec '{sys.executable}' \"$0\" \"$@\" # '''\n"
-        f"import json, sys\nanswer = json.loads({json.dumps(json.dumps(answer))})\n"
+        f"import json, sys\nanswers = json.loads({json.dumps(json.dumps(answers))})\n"
         "names = next(word for word in sys.argv if word.startswith('--query-gpu=')).split('=')[1].split(',')\n"
-        "print(', '.join(answer[name] for name in names))\n"
+        "print('\\n'.join(', '.join(answer[name] for name in names) for answer in answers))\n"
     )
     tool.chmod(0o755)
+
+
+JUDGED = {*ABOUT, "CUDA compiler"}  # the machine's storage and the runtime are this one's own
+
+
+@pytest.mark.parametrize(
+    ("machine", "settings", "no", "said"),
+    [
+        ({}, [], set(), ""),
+        ({"toolkit": None}, [], {"CUDA compiler"}, "no bin/nvcc that runs"),
+        ({"toolkit": "12.6"}, [], {"CUDA compiler"}, "nvcc is 12.6"),
+        ({"gpus": [BUSY]}, [], {"GPU memory", "full request"}, "35.6 GiB free of 95.6"),
+        ({"gpus": [RTX_5090]}, [], {"GPU memory", "full request"}, "RTX 5090"),
+        ({"gpus": [CARD, SECOND]}, ["tp-size=2"], set(), "GPU 1: RTX PRO 6000"),
+        ({"gpus": [CARD]}, ["tp-size=2"], {"device"}, "no GPU 1"),
+        ({"memory_gb": 64}, [], {"memory"}, ""),
+        ({"memory_gb": 128}, [], set(), ""),
+        ({"memory_gb": 256}, [], set(), ""),
+        ({"release": WSL2}, [], {"WSL2"}, "WSL2"),
+    ],
+    ids=lambda value: "-".join(map(str, value)) if isinstance(value, dict) and len(value) == 1 else None,
+)
+def test_print_says_yes_or_no(tmp_path, monkeypatch, toolkit, machine, settings, no, said):
+    fake_nvidia_smi(tmp_path, machine.get("gpus", [CARD]))
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    release = machine.get("toolkit", "13.0")
+    home = toolkit(tmp_path / "cuda", release) if release else tmp_path / "nothing here"
+    monkeypatch.setenv("CUDA_HOME", str(home))
+    real, memory = Path.read_text, int(machine.get("memory_gb", 256) * 1e9 / 1024)
+    told = {
+        "/proc/meminfo": f"MemTotal: {2 * memory} kB\nMemAvailable: {memory} kB\n",
+        "/proc/sys/kernel/osrelease": machine.get("release", "6.1.0-generic") + "\n",
+        "/sys/fs/cgroup/memory.max": "max\n",
+    }
+    monkeypatch.setattr(Path, "read_text", lambda path, *a, **k: told.get(str(path)) or real(path, *a, **k))
     folder = folders.flash_next(tmp_path / "model")
-    line = ["serve", "flash-next", "--print", "--set", f"paths.model={folder}", "--set", f"paths.storage={tmp_path}"]
+    words = [f"paths.model={folder}", f"paths.storage={tmp_path}", *settings]
+    line = ["serve", "flash-next", "--print", *(part for word in words for part in ("--set", word))]
     done = CliRunner().invoke(app, line, env={"COLUMNS": "300"})
-    assert done.exit_code == 1 and "35.6 GiB free of 95.6" in done.output
-    assert "GPU memory" in done.output.split("verdict: not ready")[1]
+    assert said in done.output
+    verdict = done.output.split("verdict: ")[1].strip()
+    bad = set() if verdict == "ready" else set(verdict.removeprefix("not ready (").rstrip(")").split(", "))
+    assert bad & JUDGED == no, done.output
+    assert done.exit_code == bool(bad)

@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 from .hook import after, replace
 
@@ -26,11 +27,8 @@ def _as_xpu(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
-        torch.Tensor.is_xpu = property(lambda self: True)  # type: ignore[assignment]
-        try:
+        # The real answer lives in torch's base class. A caller may have said the same already: its word stays after ours.
+        with mock.patch.object(torch.Tensor, "is_xpu", property(lambda self: True), create=True):
             return function(*arguments, **options)
-        finally:
-            # The real answer lives in torch's base class.
-            del torch.Tensor.is_xpu
 
     return call

@@ -47,7 +47,7 @@ SHORT = [Case("wide heads", "none", 4, "float32", True)]
 LONG = [
     Case("wide heads", "full", 4, "float32", True),
     Case("4 layers", "full", 2, "float32", False),
-    Case("4 layers", "none", 8, "bfloat16", True),
+    Case("wide heads", "none", 8, "bfloat16", True),
     Case("wide heads", "full", 8, "bfloat16", False),
     Case("8 layers", "none", 2, "bfloat16", False),
     Case("8 layers", "full", 4, "bfloat16", True),

@@ -32,8 +32,8 @@ def no_user_files(monkeypatch, tmp_path):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
-def verdicts(tmp_path, monkeypatch, name, *settings, gpus=(CARD,), memory_gb=256.0, release="6.1.0-generic"):
-    """Each check of a profile with checkpoints of the real sizes, on a machine that says this of itself."""
+def answer_as(monkeypatch, memory_gb=256.0, release="6.1.0-generic"):
+    """Let the kernel's files say so much available memory and this release, and no control group's limit."""
     real = Path.read_text
     told = {
         "/proc/meminfo": f"MemTotal: {2 * memory_gb} kB\nMemAvailable: {int(memory_gb * 1e9 / 1024)} kB\n",
@@ -41,6 +41,11 @@ def verdicts(tmp_path, monkeypatch, name, *settings, gpus=(CARD,), memory_gb=256
         "/sys/fs/cgroup/memory.max": "max\n",
     }
     monkeypatch.setattr(Path, "read_text", lambda path, *a, **k: told.get(str(path)) or real(path, *a, **k))
+
+
+def verdicts(tmp_path, monkeypatch, name, *settings, gpus=(CARD,), memory_gb=256.0, release="6.1.0-generic"):
+    """Each check of a profile with checkpoints of the real sizes, on a machine that says this of itself."""
+    answer_as(monkeypatch, memory_gb, release)
     if name == "flash-next":
         paths = [f"paths.model={folders.flash_next(tmp_path / 'model')}"]
     else:
@@ -172,13 +177,7 @@ def test_print_says_yes_or_no(tmp_path, monkeypatch, toolkit, machine, settings,
     release = machine.get("toolkit", "13.0")
     home = toolkit(tmp_path / "cuda", release) if release else tmp_path / "nothing here"
     monkeypatch.setenv("CUDA_HOME", str(home))
-    real, memory = Path.read_text, int(machine.get("memory_gb", 256) * 1e9 / 1024)
-    told = {
-        "/proc/meminfo": f"MemTotal: {2 * memory} kB\nMemAvailable: {memory} kB\n",
-        "/proc/sys/kernel/osrelease": machine.get("release", "6.1.0-generic") + "\n",
-        "/sys/fs/cgroup/memory.max": "max\n",
-    }
-    monkeypatch.setattr(Path, "read_text", lambda path, *a, **k: told.get(str(path)) or real(path, *a, **k))
+    answer_as(monkeypatch, **{name: machine[name] for name in ("memory_gb", "release") if name in machine})
     folder = folders.flash_next(tmp_path / "model")
     words = [f"paths.model={folder}", f"paths.storage={tmp_path}", *settings]
     line = ["serve", "flash-next", "--print", *(part for word in words for part in ("--set", word))]

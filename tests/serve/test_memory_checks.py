@@ -181,7 +181,7 @@ def test_print_says_yes_or_no(tmp_path, monkeypatch, toolkit, machine, settings,
     folder = folders.flash_next(tmp_path / "model")
     words = [f"paths.model={folder}", f"paths.storage={tmp_path}", *settings]
     line = ["serve", "flash-next", "--print", *(part for word in words for part in ("--set", word))]
-    done = CliRunner().invoke(app, line, env={"COLUMNS": "300"})
+    done = CliRunner().invoke(app, line, env={"COLUMNS": "1000"})  # a row of the table is one line
     assert said in done.output
     verdict = done.output.split("verdict: ")[1].strip()
     bad = set() if verdict == "ready" else set(verdict.removeprefix("not ready (").rstrip(")").split(", "))

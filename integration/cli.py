@@ -54,7 +54,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "qualify": Entry("measure.qualify_commands:qualify_command", "Measure a served model, with a report."),
         "results": Entry("measure.results_commands:results_command", "List the results, shipped and measured here."),
         "compare": Entry("measure.results_commands:compare_command", "Compare two results."),
-        "bench": Entry("prove.bench_commands:app", "Measure the pipeline, the storage path, or a kernel."),
+        "bench": Entry("measure.bench_commands:app", "Measure the pipeline, the storage path, or a kernel."),
     },
     "Patches": {
         "status": Entry("upstream.status_commands:status_command", "What is known about every patch, and how fresh."),

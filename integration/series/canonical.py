@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sm120.integration.build.tree import copy_touched
 from sm120.integration.common import git as git_environment
 from sm120.integration.common.refusal import Refusal
-from sm120.integration.series.apply import applies_with_drift
+from sm120.integration.series.apply import applies_with_drift, copy_touched
 from sm120.integration.series.overlay import OverlayFile, place_overlay
 from sm120.integration.series.patch_file import SEPARATOR, Patch
 from sm120.integration.series.series import Series, write_patches

@@ -16,16 +16,16 @@ from pathlib import Path
 
 from sm120.integration.build.identity import Recipe
 from sm120.integration.build.runtime import pristine_of
-from sm120.integration.build.tree import copy_touched
 from sm120.integration.common import git as git_environment
 from sm120.integration.common.checkout import Checkout
 from sm120.integration.common.refusal import Refusal
+from sm120.integration.series.apply import copy_touched
 from sm120.integration.series.overlay import OverlayFile, load_overlay
 from sm120.integration.series.patch_file import Patch
 from sm120.integration.series.pin import Pin
-from sm120.integration.series.probes import probe_modules
 from sm120.integration.upstream.closure import Closure
 from sm120.integration.upstream.field_table import new_fields, with_fields
+from sm120.integration.upstream.probes import probe_modules
 from sm120.integration.upstream.shared_modules import from_package
 from sm120.integration.upstream.style import styled, styled_cpp
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from sm120.integration.common import git as git_environment
 from sm120.integration.series.patch_file import Patch
 from sm120.integration.series.pin import Pin
-from sm120.integration.series.probes import ProbeResult
 from sm120.integration.upstream.closure import Closure
+from sm120.integration.upstream.probes import ProbeResult
 
 # Sections by the words that projects' templates use for them, the first that matches.
 MEANINGS = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
 import os
 import sys
@@ -153,6 +152,7 @@ def main() -> None:
 
 
 def _refusal_of(error: Exception) -> Refusal | None:
+    from sm120.integration.common.disk import is_full
     from sm120.integration.common.refusal import Refusal
 
     if isinstance(error, Refusal):
@@ -161,5 +161,5 @@ def _refusal_of(error: Exception) -> Refusal | None:
         return Refusal("text-encoding", f"not text that can be read: {error}")
     if not isinstance(error, OSError):
         return None
-    full = error.errno == errno.ENOSPC
+    full = is_full(error)
     return Refusal("disk-full" if full else "os-error", error.strerror or str(error), path=error.filename)

@@ -144,3 +144,14 @@ def test_every_decision_is_in_the_index():
     folder = ROOT / "docs" / "decisions"
     listed = re.findall(r"\]\((\S+\.md)\)", (folder / "README.md").read_text())
     assert listed == sorted(path.name for path in folder.glob("[0-9]*.md"))
+
+
+def test_git_pip_and_the_full_disk_have_one_room_each():
+    """Each of them has ways to fail that are easily forgotten where it is run once more."""
+    only_in = {
+        r'\["git", (?!"--version")': "git.py",
+        r'"-m", "pip"': "pip.py",
+        r"ENOSPC|No space left": "disk.py",
+    }
+    for pattern, name in only_in.items():
+        assert [path.name for path in modules() if re.search(pattern, path.read_text())] == [name], pattern

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from sm120.integration.common.disk import refuse_if_full
 from sm120.integration.common.refusal import Refusal
 from sm120.integration.series.apply import apply_series
 from sm120.integration.series.overlay import OverlayFile
@@ -47,8 +48,7 @@ def pristine_tree(artifact: Path, pinned: Artifact, destination: Path) -> Path:
         )
         if result.returncode != 0:
             reason = (result.stderr.strip().splitlines() or ["no reason given"])[-1]
-            if "No space left" in result.stderr:
-                raise OSError(errno.ENOSPC, reason)
+            refuse_if_full(result.stderr, f"unpacking {pinned.file}", destination)
             raise Refusal("artifact-corrupt", f"{pinned.file} does not unpack: {reason}", path=artifact)
         unpacked = aside / "-".join(pinned.file.split("-")[:2])
         for member in unpacked.iterdir():
@@ -94,8 +94,7 @@ def build_aside(destination: Path, make: Callable[[Path], None]) -> Path:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not destination.is_dir():
                     raise
     except OSError as error:
-        if error.errno == errno.ENOSPC or "No space left" in str(error):
-            raise Refusal("disk-full", f"no space left while building {destination.name}", path=destination) from None
+        refuse_if_full(error, f"building {destination.name}", destination)
         raise
     return destination
 

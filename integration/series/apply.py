@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from sm120.integration.common import git as git_environment
+from sm120.integration.common.git import isolated, run_git, words
 from sm120.integration.common.refusal import Refusal
 from sm120.integration.series.overlay import OverlayFile, place_overlay
 from sm120.integration.series.patch_file import Patch
@@ -27,8 +27,6 @@ def apply_patch(tree: Path, patch: Patch) -> None:
     """
     result = _git_apply(tree, patch.path)
     if result.returncode != 0:
-        if "No space left" in result.stderr:
-            raise Refusal("disk-full", f"no space left while applying {patch.slug}", path=tree)
         raise _conflict(patch, result.stderr)
     if drift := _drift(patch, result.stderr):
         raise drift
@@ -91,15 +89,13 @@ def copy_touched(
 
 
 def _git_apply(tree: Path, patch_file: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = ["git", *git_environment.OPTIONS, "apply", "-p1", "--verbose", *options]
-    return subprocess.run(
-        [*command, patch_file.resolve()],
-        cwd=tree,
+    answer = run_git(
+        tree,
+        *("apply", "-p1", "--verbose", *options, str(patch_file.resolve())),
         # Inside another repository `git apply` silently skips paths outside its own folder: hide that repository.
-        env=git_environment.isolated() | {"GIT_CEILING_DIRECTORIES": str(tree.resolve().parent)},
-        text=True,
-        capture_output=True,
+        environment=isolated() | {"GIT_CEILING_DIRECTORIES": str(tree.resolve().parent)},
     )
+    return subprocess.CompletedProcess(answer.args, answer.returncode, "", words(answer))
 
 
 def _conflict(patch: Patch, stderr: str) -> Refusal:

@@ -6,7 +6,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from sm120.integration.series.canonical import DIFF, git
+from sm120.integration.common.git import git
+from sm120.integration.series.canonical import DIFF
 from sm120.integration.series.overlay import OverlayFile, place_overlay
 from sm120.integration.series.series import Series
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sm120.integration.common.checkout import Checkout
+from sm120.integration.common.git import git
 from sm120.integration.common.refusal import Refusal
 from sm120.integration.series.apply import apply_patch
-from sm120.integration.series.canonical import DIFF, git
+from sm120.integration.series.canonical import DIFF
 from sm120.integration.series.commit_message import header_of, message_of
 from sm120.integration.series.overlay import OverlayFile, place_overlay
 from sm120.integration.series.patch_file import SEPARATOR, parse_patch

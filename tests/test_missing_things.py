@@ -19,7 +19,7 @@ FIELDS = (
     *("dtype=bfloat16", "page_size=64", "hicache_mem_layout=page_first_direct", "prefill_attention_backend=triton"),
     *("decode_attention_backend=triton", "torch_version=2.14.1", "capability=12.0"),
 )
- = "namespace derive --root pages --dry-run " + " ".join(f"--field {one}" for one in FIELDS)
+DERIVE = "namespace derive --root pages --dry-run " + " ".join(f"--field {one}" for one in FIELDS)
 NEED_A_RUNTIME = [
     "prove",
     "prove --runtime build/runtime --speculation",

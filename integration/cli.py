@@ -26,6 +26,7 @@ class Entry(NamedTuple):
 COMMANDS: dict[str, dict[str, Entry]] = {
     "Build": {
         "runtime": Entry("prove.runtime_commands:runtime_command", "Build the patched runtime in build/runtime."),
+        "lock": Entry("build.lock_commands:lock_command", "Make the dependency locks, or check that they are current."),
         "doctor": Entry("build.doctor_commands:doctor_command", "Say what this machine is, and what is installed."),
     },
     "Serve": {

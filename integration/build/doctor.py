@@ -95,6 +95,7 @@ def _load_record(checkout: Checkout, found: Diagnosis) -> RuntimeRecord | None:
         found.missing.append(f"an installed runtime: {refusal.fix}")
         return None
     found.runtime += [("identity", record.identity[:12]), ("flavor", record.flavor), *sorted(record.versions.items())]
+    found.runtime += [("not hashed by the lock", f"{file} sha256 {sha256}") for file, sha256 in record.unhashed.items()]
     if record.flavor == "cpu":
         found.missing.append("the cuda flavor of the runtime: make runtime RUNTIME=cuda")
     return record

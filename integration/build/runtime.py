@@ -20,15 +20,19 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from packaging.utils import canonicalize_name
 
 from sm120.integration.build import launcher
 from sm120.integration.build.fetch import fetch, sha256_of
 from sm120.integration.build.identity import Recipe, digest, load_recipe, runtime_ingredients
+from sm120.integration.build.lock import PYTHONS, WITH_DEPENDENCIES, locked
 from sm120.integration.build.runtime_record import FILE as RECORD
 from sm120.integration.build.runtime_record import (
     Ingredients,
@@ -58,9 +62,8 @@ Report = Callable[[str], None]
 KEPT_RUNTIMES = 2
 PROOF = "proof.json"
 LAYER_COMPLETE = "complete"
-# A comment in a lock: this requirement first, with whatever it asks for. An index that serves torch only as a CUDA
-# build brings the libraries that it links in this way; a CPU build asks for nothing more than the lock lists.
-WITH_DEPENDENCIES = "# with dependencies:"
+# In a layer: the files that came without a hash in the lock, by their sha256.
+UNHASHED = "unhashed.json"
 
 
 def build_runtime(
@@ -81,6 +84,9 @@ def build_runtime(
     if not lock.is_file():
         known = sorted(path.stem for path in checkout.locks.glob("*.txt"))
         raise Refusal("runtime-flavor", f"no lock for {flavor!r}{there_are(flavor, known)}", path=lock)
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if python not in PYTHONS:
+        raise Refusal("lock-python", f"no lock serves Python {python}; served: {', '.join(PYTHONS)}", path=lock)
     recipes = [load_recipe(checkout, project) for project in checkout.projects()]
     ingredients = runtime_ingredients(recipes, flavor, lock)
     identity = digest(ingredients)
@@ -206,10 +212,16 @@ def install(python: Path, *arguments: str, doing: str) -> None:
     """Install with our pip into another interpreter's environment.
 
     Raises:
-        Refusal: `pip-failed` with its own reason; `disk-full`.
+        Refusal: `pip-failed` with its own reason; `lock-hash`, `lock-unavailable`; `disk-full`.
     """
     answer = pip("install", "--quiet", *arguments, doing=doing, where=python.parents[1], python=python)
     if answer.returncode != 0:
+        if mismatch := hash_mismatch(answer.stderr):
+            raise Refusal("lock-hash", f"{doing}: {mismatch}", fix="do not install it; compare with the project's page")
+        if "No matching distribution found" in answer.stderr:
+            raise Refusal(
+                "lock-unavailable", f"{doing}: {reason(answer)}", fix="check the network and `pip config list`"
+            )
         command = " ".join(map(str, answer.args))
         raise Refusal("pip-failed", f"{doing}: {reason(answer)}", fix=f"the command was: {command}")
 
@@ -222,22 +234,55 @@ def _dependency_layer(checkout: Checkout, flavor: str, lock: Path, report: Repor
     if complete.is_file():
         return home
     shutil.rmtree(home, ignore_errors=True)
-    count = sum(1 for line in lock.read_text().splitlines() if line.strip() and not line.startswith("#"))
-    report(f"installing {count} locked packages ({flavor})")
+    text = lock.read_text()
+    unhashed = [
+        line.removeprefix(WITH_DEPENDENCIES).strip() for line in text.splitlines() if line.startswith(WITH_DEPENDENCIES)
+    ]
+    report(f"installing {len(locked(text)) + len(unhashed)} locked packages ({flavor})")
     started = time.monotonic()
     _make_venv(home)
     python = home / "bin" / "python"
-    lines = [line.strip() for line in lock.read_text().splitlines()]
-    for line in lines:
-        if line.startswith(WITH_DEPENDENCIES):
-            requirement = line.removeprefix(WITH_DEPENDENCIES).strip()
-            install(python, requirement, doing=f"installing {requirement}")
+    came: dict[str, str] = {}
+    for requirement in unhashed:
+        answer = home / "report.json"
+        install(python, requirement, "--report", str(answer), doing=f"installing {requirement}")
+        came |= files_that_came(answer, but=locked(text))
+        answer.unlink()
+    (home / UNHASHED).write_text(json.dumps(came, indent=1) + "\n")
     # The lock is complete, so pip resolves nothing: what is listed is what is installed.
-    install(python, "--no-deps", "-r", str(lock), doing=f"installing {lock.name}")
+    install(python, "--no-deps", "--require-hashes", "-r", str(lock), doing=f"installing {lock.name}")
     lay_out(home, site_packages(home))
     complete.write_text(f"{time.monotonic() - started:.0f} s\n")
     report(f"dependencies are in after {time.monotonic() - started:.0f} s")
     return home
+
+
+def files_that_came(report: Path, but: Container[str]) -> dict[str, str]:
+    """File -> sha256 of what pip's `report` says was installed, without the projects that a lock pins (`but`)."""
+    came = {}
+    for one in json.loads(report.read_text())["install"]:
+        if canonicalize_name(one["metadata"]["name"]) not in but:
+            info = one["download_info"]
+            address = urlsplit(info["url"])
+            sha256 = info.get("archive_info", {}).get("hashes", {}).get("sha256")
+            if sha256 is None and address.scheme == "file":
+                sha256 = sha256_of(Path(unquote(address.path)))
+            came[unquote(address.path.rsplit("/", 1)[1])] = sha256 or "unknown"
+    return came
+
+
+def hash_mismatch(said: str) -> str | None:
+    """`name==version expected … got …` where pip refused a file for its bytes, or a line that has no hash."""
+    if "Hashes are required in --require-hashes mode" in said:
+        return "a line of the lock has no hash"
+    if "DO NOT MATCH THE HASHES" not in said:
+        return None
+    said = said[said.index("DO NOT MATCH THE HASHES") :]
+    name = re.search(r"(?m)^\s+(\S+==\S+)", said)
+    expected = re.findall(r"Expected sha256 (\w+)|(?:or) (\w{64})", said)
+    got = re.search(r"Got\s+(\w+)", said)
+    one_of = "" if len(expected) == 1 else f", none of the {len(expected)} that the lock has"
+    return f"{name[1] if name else 'a file'} has sha256 {got[1] if got else 'unknown'}{one_of}"
 
 
 def _make_venv(home: Path) -> None:
@@ -338,6 +383,7 @@ def _install(
         deps=deps.name,
         projects={r.series.project: _project_record(home, r, w) for r, w in zip(recipes, wheels, strict=True)},
         versions=_installed_versions(home),
+        unhashed=json.loads((deps / UNHASHED).read_text()),
         host_compiler=next(iter(tool_lines([os.environ.get("CXX", "c++"), "--version"])), None),
         nvcc=next(reversed(tool_lines(["nvcc", "--version"])), None),
     )

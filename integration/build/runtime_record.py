@@ -67,7 +67,10 @@ class InstalledProject(BaseModel):
 
 
 class RuntimeRecord(BaseModel):
-    """`runtime.json`. `deps` names the dependency layer; `versions` are those of the packages worth showing."""
+    """`runtime.json`. `deps` names the dependency layer; `versions` are those of the packages worth showing.
+
+    `unhashed`: file -> sha256 of what the lock has no hash for, as it came.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -76,6 +79,7 @@ class RuntimeRecord(BaseModel):
     deps: str
     projects: dict[str, InstalledProject]
     versions: dict[str, str]
+    unhashed: dict[str, str] = {}
     host_compiler: str | None
     nvcc: str | None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -38,3 +39,15 @@ def reason(answer: Answer, nothing: str = "pip gave no reason") -> str:
     lines = [line for line in f"{answer.stdout or ''}\n{answer.stderr}".splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR")]
     return ([nothing] + (errors or lines[-1:]))[-1].strip()
+
+
+def configured() -> dict[str, str]:
+    """pip's settings by their names, as environment and files give them; the environment wins."""
+    answer = subprocess.run(
+        [sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"], capture_output=True, text=True
+    )
+    found: dict[str, str] = {}
+    for section in ("global", "install", ":env:"):
+        for key, value in re.findall(rf"(?m)^{re.escape(section)}\.([\w-]+)='(.*)'$", answer.stdout):
+            found[key] = value
+    return found

@@ -33,6 +33,7 @@ WITH_DEPENDENCIES = "# with dependencies:"
 # A line of an input: what the pinned releases ask for is resolved; without it the input is complete.
 RESOLVED = "# resolve what the pins ask for"
 GLIBC_MINORS = range(17, 36)
+ANOTHER_INDEX = "use an index that does, `pip config list` says which one is asked"
 SERVED = {
     "sys_platform": "linux",
     "platform_system": "Linux",
@@ -87,6 +88,8 @@ def make_lock(checkout: Checkout, flavor: str, upgrade: bool = False) -> str:
         _resolve(folder, flavor, *common, *left_out, "-c", "lock.txt", "--format=pylock.toml", "-o", "pylock.toml")
         body = without_plain_markers((folder / "lock.txt").read_text())
         files = tomllib.loads((folder / "pylock.toml").read_text()).get("packages", [])
+    if bare := sorted(set(locked(body)) - set(locked(_hashed(body)))):
+        raise Refusal("lock-resolver", f"{flavor}: the index names no sha256 for {', '.join(bare)}", fix=ANOTHER_INDEX)
     head = [
         f"# Made by `sm120 lock` from {flavor}.in: change that file. Python {', '.join(PYTHONS)} on {' and '.join(MACHINES)}.",
         f"# inputs: {_inputs(source, pins)}",
@@ -221,6 +224,11 @@ def _resolve(folder: Path, flavor: str, *options: str) -> None:
             f"{flavor}: {uv_reason(answer)}",
             fix=f"check the network and `pip config list`, or change integration/locks/{flavor}.in",
         )
+
+
+def _hashed(body: str) -> str:
+    """The lines of `body` that go on with a hash."""
+    return "\n".join(re.findall(r"(?m)^[^\s#].*(?= \\\n    --hash=sha256:)", body))
 
 
 def _exact(text: str, path: Path, line: int) -> str:

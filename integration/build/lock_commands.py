@@ -15,7 +15,9 @@ console = make_console()
 
 def lock_command(
     flavor: Annotated[str | None, typer.Argument(help="cpu or cuda; all when left out")] = None,
-    check: Annotated[bool, typer.Option("--check", help="write nothing, ask no index; exit 1 where one is stale")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="write nothing, ask no index; exit 1 where one is stale")
+    ] = False,
     upgrade: Annotated[bool, typer.Option("--upgrade", help="take the newest versions that the inputs allow")] = False,
 ) -> None:
     """Make integration/locks/*.txt from the direct pins in *.in: exact versions, with the sha256 of every file."""

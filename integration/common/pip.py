@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 from sm120.integration.common.disk import refuse_if_full
@@ -41,6 +42,7 @@ def reason(answer: Answer, nothing: str = "pip gave no reason") -> str:
     return ([nothing] + (errors or lines[-1:]))[-1].strip()
 
 
+@cache
 def configured() -> dict[str, str]:
     """pip's settings by their names, as environment and files give them; the environment wins."""
     answer = subprocess.run(

@@ -77,16 +77,16 @@ class PageIndex:
         # Whether files may be missing from the index: until reconcile() ran through, nothing may be deleted by it.
         self.stale = True
 
-    def record(self, stored: Iterable[str], uses: Iterable[list[str]]) -> None:
-        """Enter files by their paths, and the uses of prefixes by their keys, from the first page on.
+    def record(self, changed: Iterable[str], uses: Iterable[list[str]]) -> None:
+        """Enter files that were written or removed, by path, and uses of prefixes, by keys from the first page on.
 
         A page is used later than the pages after it, so that of a prefix the last page goes first.
         """
         with self._transaction() as db:
-            for path in stored:
+            for path in changed:
                 place = self._place(path)
                 if place is not None:
-                    self._enter(db, *place)
+                    self._enter(db, *place, reported=True)
             stamps: dict[str, int] = {}
             stamp = self._next_stamp(db)
             for keys in uses:
@@ -251,23 +251,31 @@ class PageIndex:
     def _folder_path(self, number: int) -> str:
         return os.path.join(self.dirs[number // _BUCKETS], f"{number % _BUCKETS:02x}")
 
-    def _enter(self, db: sqlite3.Connection, name: str, number: int) -> None:
-        """Enter one file as it is now; one that is gone is none."""
+    def _enter(self, db: sqlite3.Connection, name: str, number: int, *, reported: bool) -> None:
+        """Enter one file as it is now, or that it is gone. One more file of a page does not make the page younger."""
+        path = os.path.join(self._folder_path(number), name)
+        key, mark, rest = name.partition("_")
+        suffix = self._suffix(db, mark + rest)
         try:
-            found = os.lstat(os.path.join(self._folder_path(number), name))
+            found = os.lstat(path)
         except OSError:
+            page = "SELECT id FROM page WHERE key = ?"
+            db.execute(f"DELETE FROM file WHERE page = ({page}) AND suffix = ?", (key, suffix))
             return
         if not stat.S_ISREG(found.st_mode):
             return
-        key, mark, rest = name.partition("_")
-        used = min(found.st_mtime_ns // 1000, _LATEST)
-        db.execute("INSERT INTO page (key, used) VALUES (?, ?) ON CONFLICT (key) DO NOTHING", (key, used))
-        page = db.execute("SELECT id FROM page WHERE key = ?", (key,)).fetchone()[0]
-        db.execute("UPDATE page SET used = ? WHERE id = ? AND used < ?", (used, page, used))
+        written = min(found.st_mtime_ns // 1000, _LATEST)
+        db.execute("INSERT INTO page (key, used) VALUES (?, ?) ON CONFLICT (key) DO NOTHING", (key, written))
+        page, used = db.execute("SELECT id, used FROM page WHERE key = ?", (key,)).fetchone()
+        if reported and used < written:
+            with suppress(OSError):
+                os.utime(path, ns=(used * 1000, used * 1000), follow_symlinks=False)
+        elif used < written:
+            db.execute("UPDATE page SET used = ? WHERE id = ?", (written, page))
         db.execute(
             "INSERT INTO file VALUES (?, ?, ?, ?)"
             " ON CONFLICT (page, suffix) DO UPDATE SET bytes = excluded.bytes, folder = excluded.folder",
-            (page, self._suffix(db, mark + rest), number, -(-found.st_size // BLOCK) * BLOCK),
+            (page, suffix, number, -(-found.st_size // BLOCK) * BLOCK),
         )
 
     def _suffix(self, db: sqlite3.Connection, text: str) -> int:
@@ -304,7 +312,7 @@ class PageIndex:
                 if name not in present and not os.path.lexists(os.path.join(folder, name)):
                     db.execute("DELETE FROM file WHERE page = ? AND suffix = ?", (page, suffix))
             for name in present.difference(name for _, _, name in rows):
-                self._enter(db, name, number)
+                self._enter(db, name, number, reported=False)
 
     @staticmethod
     def _next_stamp(db: sqlite3.Connection) -> int:
@@ -364,14 +372,14 @@ class IndexLoop:
         self._skipped: set[str] = set()
 
     def record(self, events: list[list]) -> None:
-        """Enter reports: ``["S", paths]`` stored, ``["U", keys]`` used, ``["M"]`` some reports were lost."""
-        stored = [path for event in events if event[0] == "S" for path in event[1]]
+        """Enter reports: ``["S", paths]`` changed, ``["U", keys]`` used, ``["M"]`` some reports were lost."""
+        changed = [path for event in events if event[0] == "S" for path in event[1]]
         uses = [event[1] for event in events if event[0] == "U"]
         if any(event[0] == "M" for event in events):
             self.index.stale = True
         try:
-            if stored or uses:
-                self.index.record(stored, uses)
+            if changed or uses:
+                self.index.record(changed, uses)
         except Exception as error:
             self.index.stale = True  # the folder still knows
             self._warn("cannot record pages", error)

@@ -123,6 +123,25 @@ def test_a_rebuilt_index_has_the_order_of_the_lost_one(folder):
         assert folder.keys() == set(order)
 
 
+def test_one_more_file_of_a_page_makes_it_no_younger_than_its_prefix(folder):
+    """A state is written after the pages before it, whose end it belongs to; neither index nor times may turn round."""
+    index = filled(folder, [["a0", "a1"], ["b"]])
+    index.record([folder._file("a1_m_0_1_indexer", 4000)], [])
+    times = {path.stat().st_mtime_ns for path in folder.root.glob("*/a1_*")}
+    assert len(times) == 1 and times.pop() < stamp(folder, "a0")
+    assert index.total() == (10, 3 * PAGE + 4096)
+    assert index.evict(2 * PAGE)[0] == 1
+    assert not list(folder.root.glob("*/a1_*")) and list(folder.root.glob("*/a0_*"))
+
+
+def test_a_file_that_was_removed_is_reported_like_one_that_was_written(folder):
+    index = filled(folder, [["a"]])
+    gone = next(folder.root.glob("*/a_*"))
+    gone.unlink()
+    index.record([str(gone), "/etc/passwd", str(folder.root / "zz" / "a_m"), str(folder.root / "a_m")], [])
+    assert index.total() == (2, 2 * 4096)
+
+
 def test_a_clock_that_goes_back_changes_no_order(folder, monkeypatch):
     index = filled(folder, [["a"], ["b"]])
     now = time.time_ns()

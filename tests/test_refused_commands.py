@@ -156,7 +156,12 @@ def test_a_script_of_the_proof_that_hangs_is_named(tmp_path):
 
 
 PIN = Path(__file__).parent.parent / "patches" / "sglang"
-FULL = subprocess.CompletedProcess([], 1, "", "OSError: [Errno 28] No space left on device\n")
+FULL = "OSError: [Errno 28] No space left on device\n"
+
+
+def full(command: list[str], text: bool = False, **options) -> subprocess.CompletedProcess:
+    """Any program on a disk that is full."""
+    return subprocess.CompletedProcess(command, 1, "" if text else b"", FULL if text else FULL.encode())
 
 
 def test_a_disk_that_fills_up_is_called_so_by_every_step(monkeypatch, tmp_path):
@@ -165,7 +170,7 @@ def test_a_disk_that_fills_up_is_called_so_by_every_step(monkeypatch, tmp_path):
     info = tmp_path / "tree" / f"{pin.distribution}-{pin.version}.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Version: {pin.version}\n")
-    monkeypatch.setattr(subprocess, "run", lambda *arguments, **options: FULL)
+    monkeypatch.setattr(subprocess, "run", full)
     for work in (
         lambda: wheels.repack(tmp_path / "tree", pin, "local", tmp_path / "wheel"),
         lambda: apply_patch(tmp_path, parse_patch(next(PIN.glob("*.patch")))),

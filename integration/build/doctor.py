@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from sm120.integration.build.compilers import compile_needs
-from sm120.integration.build.fetch import free_bytes, sha256_of
+from sm120.integration.build.fetch import sha256_of
 from sm120.integration.build.launcher import inspect
 from sm120.integration.build.runtime import has_layer, site_packages
 from sm120.integration.common.checkout import Checkout
+from sm120.integration.common.disk import free_bytes
 from sm120.integration.common.gpus import gpus, visible
 from sm120.integration.common.tool_output import tool_lines
 

@@ -34,6 +34,8 @@ from sm120.integration.build.tree import patched_tree, pristine_tree, release_fo
 from sm120.integration.build.wheels import repack
 from sm120.integration.common.caches import user_cache
 from sm120.integration.common.checkout import Checkout
+from sm120.integration.common.disk import refuse_if_full
+from sm120.integration.common.pip import pip, reason
 from sm120.integration.common.refusal import Refusal, there_are
 from sm120.integration.common.tool_output import tool_lines
 from sm120.integration.series.pin import select_artifact
@@ -189,15 +191,16 @@ def build_lock(checkout: Checkout, report: Report) -> Iterator[None]:
         yield
 
 
-def pip(python: Path, *arguments: str, what: str) -> None:
-    """Run our pip on another interpreter's environment; its last words become the refusal when it fails."""
-    command = [sys.executable, "-m", "pip", f"--python={python}", "--disable-pip-version-check", *arguments]
-    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if result.returncode != 0:
-        if "No space left" in result.stdout:
-            raise Refusal("disk-full", f"no space left while {what}", path=python.parents[1])
-        errors = [line for line in result.stdout.splitlines() if line.startswith("ERROR")] or result.stdout.splitlines()
-        raise Refusal("pip-failed", f"{what}: {' '.join(errors[-3:])}", fix="the command was: " + " ".join(command))
+def install(python: Path, *arguments: str, doing: str) -> None:
+    """Install with our pip into another interpreter's environment.
+
+    Raises:
+        Refusal: `pip-failed` with its own reason; `disk-full`.
+    """
+    answer = pip("install", "--quiet", *arguments, doing=doing, where=python.parents[1], python=python)
+    if answer.returncode != 0:
+        command = " ".join(map(str, answer.args))
+        raise Refusal("pip-failed", f"{doing}: {reason(answer)}", fix=f"the command was: {command}")
 
 
 def _dependency_layer(checkout: Checkout, flavor: str, lock: Path, report: Report) -> Path:
@@ -217,9 +220,9 @@ def _dependency_layer(checkout: Checkout, flavor: str, lock: Path, report: Repor
     for line in lines:
         if line.startswith(WITH_DEPENDENCIES):
             requirement = line.removeprefix(WITH_DEPENDENCIES).strip()
-            pip(python, "install", "--quiet", requirement, what=f"installing {requirement}")
+            install(python, requirement, doing=f"installing {requirement}")
     # The lock is complete, so pip resolves nothing: what is listed is what is installed.
-    pip(python, "install", "--quiet", "--no-deps", "-r", str(lock), what=f"installing {lock.name}")
+    install(python, "--no-deps", "-r", str(lock), doing=f"installing {lock.name}")
     lay_out(home, site_packages(home))
     complete.write_text(f"{time.monotonic() - started:.0f} s\n")
     report(f"dependencies are in after {time.monotonic() - started:.0f} s")
@@ -233,8 +236,7 @@ def _make_venv(home: Path) -> None:
     result = subprocess.run([str(base), "-m", "venv", "--without-pip", str(home)], capture_output=True, text=True)
     if result.returncode != 0:
         said = (result.stdout + result.stderr).strip()
-        if "No space left" in said:
-            raise Refusal("disk-full", "no space left while making an environment", path=home)
+        refuse_if_full(said, "making an environment", home)
         raise Refusal("venv-failed", said, fix="install Python's venv module")
 
 
@@ -320,10 +322,10 @@ def _install(
     ]
     link_layer(home, deps)
     files = [str(path) for path in [*wheels, *companions]]
-    pip(
+    install(
         home / "bin" / "python",
-        *("install", "--quiet", "--no-deps", "--no-index", "--no-compile", *files),
-        what="installing the patched wheels",
+        *("--no-deps", "--no-index", "--no-compile", *files),
+        doing="installing the patched wheels",
     )
     _write_launchers(home)
     manifest = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import subprocess
 import time
 from pathlib import Path
@@ -24,6 +23,7 @@ def runtime_command(
     """Build the patched runtime in build/runtime."""
     from sm120.integration.build.installed_runtime import ScriptFailed, UnusableFolder
     from sm120.integration.build.runtime import build_runtime
+    from sm120.integration.common.disk import is_full
     from sm120.integration.prove.served_proof import prove as serve_and_compare
     from sm120.integration.prove.server import ServerFailed
 
@@ -38,7 +38,7 @@ def runtime_command(
         try:
             return serve_and_compare(home, json=rows, work=checkout.build / "prove", console=console)
         except (ServerFailed, ScriptFailed, UnusableFolder, subprocess.TimeoutExpired, OSError) as error:
-            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            if isinstance(error, OSError) and is_full(error):
                 raise  # has a message of its own
             raise Refusal("proof-failed", str(error), path=checkout.build / "prove") from error
 

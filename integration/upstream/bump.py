@@ -22,8 +22,9 @@ from packaging.version import Version
 from tomlkit.items import AoT
 
 from sm120.integration.common.checkout import Checkout
+from sm120.integration.common.git import git
 from sm120.integration.common.refusal import Refusal
-from sm120.integration.series.canonical import DIFF, git
+from sm120.integration.series.canonical import DIFF
 from sm120.integration.series.patch_file import SEPARATOR, Patch, parse_patch
 from sm120.integration.series.pin import Artifact, Pin
 from sm120.integration.upstream.history import History

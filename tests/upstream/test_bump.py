@@ -12,10 +12,10 @@ import pytest
 
 from sm120.integration.common.refusal import Refusal
 from sm120.integration.series.patch_file import parse_patch
-from sm120.integration.series.probes import ProbeResult
 from sm120.integration.series.series import load_series
 from sm120.integration.upstream import bump, matrix
 from sm120.integration.upstream.matrix import make_matrix
+from sm120.integration.upstream.probes import ProbeResult
 from sm120.integration.upstream.releases import Release, fetched, find_release, load_releases, local_release
 
 from .. import mini_checkout as foundation

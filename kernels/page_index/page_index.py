@@ -142,16 +142,15 @@ class PageIndex:
                     db.execute("UPDATE page SET used = ? WHERE id = ?", (self._next_stamp(db), page))
         return pages, freed
 
-    def would_evict(self, limit: int) -> tuple[int, int]:
-        """(pages, bytes) that evict() would delete until at most ``limit`` bytes are stored."""
-        stored, pages, freed = self.total()[1], 0, 0
-        rows = self._open().execute("SELECT (SELECT sum(bytes) FROM file WHERE page = page.id) FROM page ORDER BY used")
-        for (size,) in rows:
-            if stored - freed <= limit:
-                break
-            pages, freed = pages + 1, freed + (size or 0)
-        rows.close()
-        return pages, freed
+    def by_age(self) -> Iterator[tuple[int, int]]:
+        """(used, bytes) of every page, the one that would go first first."""
+        rows = self._open().execute(
+            "SELECT used, (SELECT coalesce(sum(bytes), 0) FROM file WHERE page = page.id) FROM page ORDER BY used"
+        )
+        try:
+            yield from rows
+        finally:
+            rows.close()
 
     def total(self) -> tuple[int, int]:
         """Files and bytes, each file in whole blocks."""
@@ -320,20 +319,18 @@ class PageIndex:
         return max(last + 1, time.time_ns() // 1000)
 
 
-def evict_shared(indexes: list[PageIndex], limit: int) -> tuple[int, int]:
-    """Delete one batch of the page unused for longest in any of ``indexes`` while they hold more than ``limit`` bytes.
+def evict_shared(indexes: list[PageIndex], limit: int) -> tuple[int, int, int]:
+    """Delete one batch of the pages unused for longest in all ``indexes`` while they hold more than ``limit`` bytes.
 
-    Returns (pages, bytes). Servers that do this at the same time can delete a batch each.
+    Returns (pages, bytes, the index that had them). Servers that do this at once can delete a batch each.
     """
     totals = [index.total()[1] for index in indexes]
-    if sum(totals) <= limit:
-        return 0, 0
     ages = sorted((used, i) for i, used in enumerate(index.oldest() for index in indexes) if used is not None)
-    if not ages:
-        return 0, 0
+    if sum(totals) <= limit or not ages:
+        return 0, 0, 0
     first = ages[0][1]
     before = ages[1][0] if len(ages) > 1 else None
-    return indexes[first].evict(max(0, limit - sum(totals) + totals[first]), before=before)
+    return *indexes[first].evict(max(0, limit - sum(totals) + totals[first]), before=before), first
 
 
 def evict_without_index(base: str, pages: int) -> int:

@@ -11,7 +11,7 @@ import pytest
 
 from sm120.integration import cli
 from sm120.integration.build import runtime, wheels
-from sm120.integration.build.installed_runtime import Runtime, ScriptFailed, UnusableFolder
+from sm120.integration.build.installed_runtime import Runtime, ScriptFailed
 from sm120.integration.common.refusal import Refusal
 from sm120.integration.prove import served_proof as prove
 from sm120.integration.prove.server import ServerFailed
@@ -117,8 +117,7 @@ def broken_proof(monkeypatch):
     "error",
     [
         ServerFailed("the server is not running"),
-        ScriptFailed("make_model.py failed"),
-        UnusableFolder("no proof layer"),
+        ScriptFailed(Path("make_model.py"), "failed", "its last words"),
         subprocess.TimeoutExpired("python", 300),
         PermissionError(errno.EACCES, "Permission denied", "/x"),
     ],
@@ -129,7 +128,7 @@ def test_a_proof_that_breaks_is_a_proof_that_failed(command, broken_proof, monke
     monkeypatch.setenv("SM120_DEBUG", debug)
     broken_proof(error)
     code, printed = command("runtime", "--prove")
-    assert code == 2 and "error: [proof-failed]" in printed and str(error) in printed
+    assert code == 2 and "error: [proof-failed]" in printed and getattr(error, "what", str(error)) in printed
     # What it was raised from, and where, is what a report needs.
     assert (f"{type(error).__name__}: " in printed and "in fail" in printed) is ("Traceback" in printed) is bool(debug)
 
@@ -151,7 +150,7 @@ def test_a_script_of_the_proof_that_hangs_is_named(tmp_path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").write_text("#!/bin/sh\nexec sleep 60\n")
     (tmp_path / "bin" / "python").chmod(0o755)
-    with pytest.raises(RuntimeError, match=r"make_model\.py did not end within"):
+    with pytest.raises(Refusal, match=r"make_model\.py did not end within"):
         Runtime(tmp_path).run_script(Path("make_model.py"), timeout=0.2)
 
 

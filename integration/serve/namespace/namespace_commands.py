@@ -12,6 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TimeRemai
 from rich.table import Table
 
 from sm120.integration.build.identity import digest
+from sm120.integration.build.runtime_record import parse_record
 from sm120.integration.common.console import make_console
 from sm120.integration.serve.capacity import parse_bytes
 from sm120.integration.serve.namespace import namespace_store as store
@@ -21,7 +22,6 @@ from sm120.integration.serve.namespace.namespace_identity import (
     directory_name,
     identity,
     parse_serving,
-    runtime_identity,
     with_environment,
 )
 from sm120.integration.serve.namespace.page_limits import keep_within, stored
@@ -51,7 +51,7 @@ def derive(
     interrupted: shards that are done are remembered below ROOT.
     """
     serving = with_environment(parse_serving(field), os.environ)
-    runtime_hash = runtime_identity(runtime)
+    runtime_hash = parse_record(runtime).identity
     cache = HashCache(root / ".hashes.json")
     models = {}
     with Progress(

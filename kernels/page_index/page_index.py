@@ -74,6 +74,8 @@ class PageIndex:
         self._suffixes: dict[str, int] = {}
         self._db: sqlite3.Connection | None = None
         self._inode = 0
+        self._file_mode = 0o600
+        self._closed = 0
         # Whether files may be missing from the index: until reconcile() ran through, nothing may be deleted by it.
         self.stale = True
 
@@ -107,6 +109,9 @@ class PageIndex:
         with self._transaction() as db:
             db.execute("DELETE FROM page WHERE NOT EXISTS (SELECT 1 FROM file WHERE page = page.id)")
             db.execute("UPDATE total SET (files, bytes) = (SELECT count(*), coalesce(sum(bytes), 0) FROM file)")
+        if self._closed:
+            logger.info("Gave %d files of before the mode %o", self._closed, self._file_mode)
+            self._closed = 0
         self.stale = False
 
     def evict(self, limit: int | None = None, *, before: int | None = None, disk: int | None = None) -> tuple[int, int]:
@@ -176,13 +181,22 @@ class PageIndex:
             logger.warning("The page index %s was removed: making it again", self.path)
             self.close()
             self.stale = True
-        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        # As storage does it: for the owner alone, unless the directory was given to a group.
+        base = os.stat(self.dirs[0]).st_mode
+        shared = base & stat.S_ISGID and base & stat.S_IWGRP
+        self._file_mode = 0o660 if shared else 0o600
+        try:
+            os.mkdir(self.folder)
+            os.chmod(self.folder, 0o2770 if shared else 0o700)
+        except FileExistsError:
+            pass
         if stat.S_ISLNK(os.lstat(self.folder).st_mode):
             raise OSError(f"{self.folder} is a symbolic link")
         # Two servers may come here at once: the first makes the tables, the second finds them.
         db = sqlite3.connect(self.path, timeout=30.0, isolation_level=None)
         try:
-            os.chmod(self.path, 0o600)
+            with suppress(PermissionError):  # another server's
+                os.chmod(self.path, self._file_mode)
             # The index may be lost with the machine's power: it is rebuilt. Not WAL: it needs shared memory.
             db.executescript("PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = OFF; PRAGMA cache_size = -8000;")
             db.execute("BEGIN IMMEDIATE")
@@ -263,6 +277,10 @@ class PageIndex:
             return
         if not stat.S_ISREG(found.st_mode):
             return
+        if stat.S_IMODE(found.st_mode) != self._file_mode:
+            with suppress(OSError):
+                os.chmod(path, self._file_mode)
+                self._closed += 1
         written = min(found.st_mtime_ns // 1000, _LATEST)
         db.execute("INSERT INTO page (key, used) VALUES (?, ?) ON CONFLICT (key) DO NOTHING", (key, written))
         page, used = db.execute("SELECT id, used FROM page WHERE key = ?", (key,)).fetchone()
@@ -469,7 +487,8 @@ def run(options: dict) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server ends, and with it standard input
     loop, parent = IndexLoop(options), os.getppid()
     os.set_blocking(0, False)
-    rest, events, busy, flush_at = b"", [], True, time.monotonic()
+    rest, busy, flush_at = b"", True, time.monotonic()
+    events: list[list] = []
     while os.getppid() == parent:
         readable = select.select([0], [], [], 0.0 if busy else 1.0)[0]
         data = os.read(0, 1 << 20) if readable else None

@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import BaseModel
 from rich.table import Table
 
-from sm120.integration.build.installed_runtime import Runtime
+from sm120.integration.build.installed_runtime import Runtime, ScriptFailed
 
 COUNTS = (1_000, 100_000, 1_000_000)
 
@@ -25,7 +25,7 @@ class Work(BaseModel):
 
 
 class Scale(BaseModel):
-    """One folder: files, seconds to make them, µs to ask for a page, ms of pause when idle, and the index's bytes."""
+    """One folder: files, seconds to make them, µs of CPU to ask for a page, ms of pause when idle, and the index's bytes."""
 
     files: int
     made: float
@@ -42,7 +42,7 @@ def run_scale(
 ) -> list[Scale]:
     """Measure folders of `counts` files on the file system of `folder`; they are removed again.
 
-    Raises RuntimeError when a page is missing, one too many was deleted, or the script died.
+    Raises ScriptFailed when a page is missing, one too many was deleted, or the script died.
     """
     script = Path(__file__).with_name("bench_index.py")
     folder.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ def run_scale(
                 timeout=timeout,
             )
         if done.returncode:
-            raise RuntimeError(f"{script.name} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+            raise ScriptFailed(script, f"ended with {done.returncode}", done.stderr[-3000:])
         found += [Scale(**json.loads(line)) for line in done.stdout.splitlines() if line.startswith("{")]
     return found
 
@@ -66,7 +66,7 @@ def scale_table(found: list[Scale]) -> Table:
     made = Table(title=f"a namespace by its files, {os.cpu_count()} cores; in brackets the cleaner without an index")
     for column in (
         "files",
-        "exists, µs/page",
+        "exists, CPU µs a page",
         "of the first",
         "index built, s",
         "a tenth deleted, s",

@@ -73,10 +73,8 @@ def bench_namespace_command(
     from sm120.integration.prove.persistence.index_bench import COUNTS, run_scale, scale_table
 
     if any(count < 1000 or count % 20 for count in files or ()):
-        log.print("error: --files must be at least 1000 and a multiple of 20")
-        raise typer.Exit(2)
-    with errors_as_messages():
-        found = run_scale(chosen_runtime(runtime), folder, tuple(files) if files else COUNTS)
+        raise Refusal("bench-rounds", f"--files {files}: at least 1000 each, and a multiple of 20")
+    found = run_scale(chosen_runtime(runtime), folder, tuple(files) if files else COUNTS)
     console.print(scale_table(found))
 
 

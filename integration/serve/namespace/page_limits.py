@@ -72,7 +72,7 @@ def keep_within(
     finally:
         for index in indexes:
             index.close()
-    return [(namespace, *gone[namespace.folder]) for namespace in found]
+    return [(namespace, gone[namespace.folder][0], gone[namespace.folder][1]) for namespace in found]
 
 
 def _read(namespace: Namespace, index: Any) -> None:

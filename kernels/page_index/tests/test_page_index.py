@@ -339,7 +339,7 @@ def test_a_folder_that_cannot_be_written_is_said_once_and_survived(folder, monke
     def refuse(*_: object, **__: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(page_index.os, "makedirs", refuse)
+    monkeypatch.setattr(page_index.os, "mkdir", refuse)
     loop = IndexLoop(options(folder, max_bytes=0))
     for _ in range(5):
         loop.record([["S", folder.store("c")]])
@@ -438,3 +438,14 @@ def test_the_process_ends_with_its_server_and_leaves_nothing_unrecorded(folder):
     assert child.wait(30) == 0
     rows = sqlite3.connect(folder.root / ".index" / "pages.sqlite3").execute("SELECT key FROM page").fetchall()
     assert ("z",) in rows
+
+
+@pytest.mark.parametrize(("base", "files", "index"), [(0o755, 0o600, 0o700), (0o2770, 0o660, 0o2770)])
+def test_files_of_before_are_closed_to_others_and_the_index_is(folder, caplog, base, files, index):
+    folder.root.chmod(base)
+    for path in folder.store("a"):
+        os.chmod(path, 0o644)
+    opened(folder).close()
+    assert {path.stat().st_mode & 0o7777 for path in folder.root.glob("*/a_*")} == {files}
+    assert (folder.root / ".index").stat().st_mode & 0o7777 == index
+    assert (folder.root / ".index" / "pages.sqlite3").stat().st_mode & 0o7777 == files

@@ -14,7 +14,7 @@ from rich.table import Table
 from sm120.integration.build.identity import digest
 from sm120.integration.build.runtime_record import parse_record
 from sm120.integration.common.console import make_console
-from sm120.integration.serve.capacity import parse_bytes
+from sm120.integration.common.sizes import parse_bytes
 from sm120.integration.serve.namespace import namespace_store as store
 from sm120.integration.serve.namespace.checkpoint import HashCache, read_checkpoint
 from sm120.integration.serve.namespace.namespace_identity import (

@@ -67,7 +67,7 @@ def bench_namespace_command(
 
     if any(count < 1000 or count % 20 for count in files or ()):
         raise Refusal("bench-rounds", f"--files {files}: at least 1000 each, and a multiple of 20")
-    found = run_scale(chosen_runtime(runtime), folder, tuple(files) if files else COUNTS)
+    found = run_scale(Runtime.chosen(runtime), folder, tuple(files) if files else COUNTS)
     console.print(scale_table(found))
 
 

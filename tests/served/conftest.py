@@ -9,6 +9,7 @@ import pytest
 
 from sm120.integration import build
 from sm120.integration.build.installed_runtime import Runtime
+from sm120.integration.common.refusal import Refusal
 from sm120.integration.prove import recipes
 
 PLE = Path(__file__).parent / "ple"
@@ -22,10 +23,10 @@ def _forked_children() -> None:
 
 @pytest.fixture(scope="session")
 def runtime() -> Runtime:
-    """The runtime that SM120_RUNTIME names; a served test without one fails, it does not skip."""
+    """The runtime that SM120_RUNTIME names, or build/runtime; a served test without one fails, it does not skip."""
     try:
-        return Runtime.from_environment()
-    except ValueError as error:
+        return Runtime.chosen()
+    except Refusal as error:
         pytest.fail(f"served tests need a built runtime: {error}; `make runtime` builds build/runtime", pytrace=False)
 
 

@@ -6,6 +6,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from typing import Any
 
@@ -46,8 +47,17 @@ def simulated_device(host_modules: dict[str, Callable[..., Any]], monkeypatch: p
     from sm120.kernels._lib.simulated_device import simulated_device as simulate
 
     monkeypatch.setattr(cold_timing, "measure", functools.partial(cold_timing.measure, warm_up=0, rounds=1))
-    with simulated_jit(host_modules), simulate():
+    with simulated_jit(host_modules), _triton_kernels(), simulate():
         yield
+
+
+def _triton_kernels() -> AbstractContextManager[object]:
+    """What runs the Triton kernels of the simulated device: the interpreter, or with SM120_TRITON=ptx their PTX."""
+    if os.environ.get("SM120_TRITON") != "ptx":
+        return nullcontext()
+    from sm120.kernels._ptx.triton_launch import triton_as_ptx
+
+    return triton_as_ptx()
 
 
 @pytest.fixture(autouse=True)

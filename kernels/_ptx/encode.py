@@ -22,6 +22,14 @@ SPECIALS = {
     **{f"%{name}.{axis}": 3 * k + AXES.index(axis) for k, name in enumerate(("tid", "ntid", "ctaid", "nctaid")) for axis in AXES},
     "%laneid": 12,
 }  # fmt: skip
+# Newer forms take another operand: what a handler would not look at must not be there.
+OPERAND_COUNTS = {
+    **dict.fromkeys(("mov", "cvta", "neg", "abs", "not", "popc", "clz", "ex2", "lg2", "rsqrt", "sqrt", "rcp"), (2,)),
+    **dict.fromkeys(("add", "sub", "mul", "div", "rem", "min", "max", "and", "or", "xor", "shl", "shr", "setp"), (3,)),
+    **dict.fromkeys(("mad", "fma", "bfe", "selp", "min3", "max3"), (4,)),
+    "shfl": (5, 6),
+    **dict.fromkeys(("vote", "redux"), (3,)),
+}
 # Change where data is cached, who else may see it when, or how a scheduler is advised; never what a lane computes here.
 NO_RESULT = re.compile(
     r"\.(nc|ca|cg|cs|lu|cv|wb|wt|weak|relaxed|release|acquire|cta|gpu|sys|volatile|uni|aligned|L1::\w+|L2::[\w:]+|cta::\w+)(?=\.|$)"
@@ -188,6 +196,12 @@ class _Encoder:
             for text in texts:
                 places.append(self._operand(record.line, text, natural if widths is None else widths[k]))
         self._set(record, places)
+        if opcode in ("min.f32", "max.f32") and len(places) == 4:
+            opcode = opcode.replace(".", "3.")
+        pair = opcode.startswith("cvt") and opcode.endswith("x2.f32")
+        wanted = (3 if pair else 2,) if opcode.startswith("cvt.") else OPERAND_COUNTS.get(opcode.split(".")[0])
+        if wanted is not None and len(places) not in wanted:
+            raise PtxError(f"line {record.line}: {instruction.opcode!r} with {len(places)} operands is not known")
         self._check_widths(record, opcode, kinds)
         return opcode
 
@@ -196,7 +210,7 @@ class _Encoder:
         family = opcode.split(".")[0]
         if family not in ("add", "sub", "mul", "mad", "fma", "min", "max", "and", "or", "xor", "not", "neg", "cvt"):
             return
-        if not kinds or "wide" in opcode or opcode.endswith(("bf16x2.f32", "f16x2.f32", "e4m3x2", "f32.bf16")):
+        if not kinds or "wide" in opcode or opcode.endswith(("bf16x2.f32", "f16x2.f32", "e4m3x2", "rn.f32.bf16", "rn.f32.f16")):
             return
         expected = [TYPES[kinds[0]], *[TYPES[kinds[-1]]] * (record.count - 1)]
         given = [record.width[k] for k in range(record.count)]
@@ -222,8 +236,13 @@ class _Encoder:
         width = SIZES[instruction.opcode.split(".")[-1]]
         return self._plain(record, instruction, [width, width, width, 4])
 
-    def _add(self, record: Record, instruction: Instruction) -> str:
-        return self._plain(record, instruction, [4, 2, 4] if instruction.opcode == "add.rn.f32.bf16" else None)
+    def _mixed(self, record: Record, instruction: Instruction) -> str:
+        """add, sub and fma of the mixed-precision group: 16-bit operands, then an f32."""
+        if not re.fullmatch(r"(add|sub|fma)\.rn\.f32\.(bf16|f16)", instruction.opcode):
+            return self._plain(record, instruction)
+        return self._plain(record, instruction, [4, *[2] * (len(instruction.operands) - 2), 4])
+
+    _add = _sub = _fma = _mixed
 
     def _mov(self, record: Record, instruction: Instruction) -> str:
         target, source = instruction.operands

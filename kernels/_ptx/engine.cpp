@@ -113,7 +113,7 @@ static std::string who(Machine& m, const Touch& t) {
   return t.block == m.block_number ? "warp " + std::to_string(t.warp) + " of this block" : "block " + std::to_string(t.block);
 }
 
-char* global(Machine& m, Warp& w, const Instruction& i, u64 address, int bytes, Access access) {
+char* global(Machine& m, Warp& w, const Instruction& i, u64 address, int bytes, Access access, const char* data) {
   Memory& memory = m.memory;
   if (address % bytes) fault(m, w, i, "address " + hexadecimal(address) + " is no multiple of " + std::to_string(bytes));
   const auto inside = [&](size_t k) {
@@ -153,16 +153,17 @@ char* global(Machine& m, Warp& w, const Instruction& i, u64 address, int bytes, 
   }
   auto& records = memory.records[index];
   if (records.empty()) records.resize((a.bytes + a.granule - 1) / a.granule);
+  const bool same = data && !std::memcmp(reinterpret_cast<const char*>(address), data, bytes);
   const Touch now{m.block_number, w.index, w.clock[w.index], memory.released};
   for (u64 g = offset / a.granule; g <= (offset + bytes - 1) / a.granule; ++g) {
     GlobalRecord& r = records[g];
     const bool both_atomic = access == Access::atomic && r.atomic;
-    if (!both_atomic && !before(m, w, r.writer)) fault(m, w, i, "race: byte " + std::to_string(g * a.granule) + " of tensor " + std::to_string(index) + " was written by " + who(m, r.writer) + ", with nothing in between");
+    if (!both_atomic && !same && !before(m, w, r.writer)) fault(m, w, i, "race: byte " + std::to_string(g * a.granule) + " of tensor " + std::to_string(index) + " was written by " + who(m, r.writer) + ", with nothing in between");
     if (access == Access::read) {
       r.reader = now;
       continue;
     }
-    if (!both_atomic && !before(m, w, r.reader)) fault(m, w, i, "race: byte " + std::to_string(g * a.granule) + " of tensor " + std::to_string(index) + " is written while " + who(m, r.reader) + " may still read it");
+    if (!both_atomic && !same && !before(m, w, r.reader)) fault(m, w, i, "race: byte " + std::to_string(g * a.granule) + " of tensor " + std::to_string(index) + " is written while " + who(m, r.reader) + " may still read it");
     r.writer = now;
     r.atomic = access == Access::atomic;
   }
@@ -179,10 +180,11 @@ static u64 shared_offset(Machine& m, Warp& w, const Instruction& i, u64 address,
   return address - SHARED_BEGIN;
 }
 
-char* shared(Machine& m, Warp& w, const Instruction& i, u64 address, int bytes, Access access) {
+char* shared(Machine& m, Warp& w, const Instruction& i, u64 address, int bytes, Access access, const char* data) {
   Memory& memory = m.memory;
   const u64 offset = shared_offset(m, w, i, address, bytes);
   const int granule = memory.shared_granule;
+  const bool same = data && !std::memcmp(memory.shared.data() + offset, data, bytes);
   for (u64 g = offset / granule; g <= (offset + bytes - 1) / granule; ++g) {
     SharedRecord& r = memory.shared_records[g];
     const auto place = [&] { return "shared byte " + std::to_string(g * granule); };
@@ -191,14 +193,14 @@ char* shared(Machine& m, Warp& w, const Instruction& i, u64 address, int bytes, 
     const int end = int(std::min<u64>(offset + bytes - g * granule, granule));
     const u8 touched = u8((1u << end) - (1u << begin));
     if (access != Access::write && (r.written & touched) != touched) fault(m, w, i, place() + " is read and was never written");
-    if (r.written && r.writer != w.index && r.clock > w.clock[r.writer])
+    if (!(same && (r.written & touched) == touched) && r.written && r.writer != w.index && r.clock > w.clock[r.writer])
       fault(m, w, i, "race: " + place() + " was written by warp " + std::to_string(r.writer) + ", with no barrier in between");
     u32* reads = memory.shared_reads.data() + g * memory.warps;
     if (access == Access::read) {
       reads[w.index] = w.clock[w.index];
       continue;
     }
-    for (int other = 0; other < memory.warps; ++other)
+    for (int other = 0; !same && other < memory.warps; ++other)
       if (other != w.index && reads[other] > w.clock[other])
         fault(m, w, i, "race: " + place() + " is written while warp " + std::to_string(other) + " may still read it");
     // Atomics of several warps do not race with each other: their result is ordered, so the record is left open.

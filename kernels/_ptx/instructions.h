@@ -192,10 +192,10 @@ static Next mbarrier_wait(Machine& m, Warp& w, const Instruction& i) {
 
 enum Space : i32 { in_global, in_shared, in_parameters, generic };
 
-static char* locate(Machine& m, Warp& w, const Instruction& i, int operand, int lane, int bytes, Access access) {
+static char* locate(Machine& m, Warp& w, const Instruction& i, int operand, int lane, int bytes, Access access, const char* data = nullptr) {
   const u64 address = address_of(w, i, operand, lane);
-  if (i.flags == in_shared || (i.flags == generic && address >= GENERIC_SHARED)) return shared(m, w, i, address, bytes, access);
-  if (i.flags != in_parameters) return global(m, w, i, address, bytes, access);
+  if (i.flags == in_shared || (i.flags == generic && address >= GENERIC_SHARED)) return shared(m, w, i, address, bytes, access, data);
+  if (i.flags != in_parameters) return global(m, w, i, address, bytes, access, data);
   if (address % bytes || address + bytes > u64(m.launch->parameter_bytes)) fault(m, w, i, "parameter bytes " + std::to_string(address) + " to " + std::to_string(address + bytes) + " of " + std::to_string(m.launch->parameter_bytes));
   return const_cast<char*>(m.launch->parameters) + address;
 }
@@ -258,11 +258,12 @@ static Next store(Machine& m, Warp& w, const Instruction& i) {
   const int bytes = i.bytes * i.elements;
   count_traffic(m, w, i, 0, bytes);
   each_lane(w.active, [&](int l) {
-    char* to = locate(m, w, i, 0, l, bytes, Access::write);
+    char data[64];
     for (int e = 0; e < i.elements; ++e) {
       const u64 value = read_register(w, i, 1 + e, l);
-      std::memcpy(to + e * i.bytes, &value, i.bytes);
+      std::memcpy(data + e * i.bytes, &value, i.bytes);
     }
+    std::memcpy(locate(m, w, i, 0, l, bytes, Access::write, data), data, bytes);
   });
   ++m.events;
   return Next::following;
@@ -359,7 +360,7 @@ template <bool TRANSPOSED> static Next store_matrices(Machine& m, Warp& w, const
     const u32* a = w.lanes<u32>(i.operand[1 + x]);
     for (int l = 0; l < LANES; ++l)
       for (int h = 0; h < 2; ++h) (TRANSPOSED ? rows[l % 4 * 2 + h][l / 4] : rows[l / 4][l % 4 * 2 + h]) = u16(a[l] >> 16 * h);
-    for (int r = 0; r < 8; ++r) std::memcpy(shared(m, w, i, address_of(w, i, 0, x * 8 + r), 16, Access::write), rows[r], 16);
+    for (int r = 0; r < 8; ++r) std::memcpy(shared(m, w, i, address_of(w, i, 0, x * 8 + r), 16, Access::write, reinterpret_cast<const char*>(rows[r])), rows[r], 16);
   }
   ++m.events;
   return Next::following;
@@ -489,6 +490,16 @@ static Instruction with_count(const Instruction& i) {
     const auto f = [](float a, float b, float c [[maybe_unused]]) { return canonical(E); };            \
     return write<Pair>(w, i, [=](int l) { return Pair{f(a[l].x, b[l].x, c[l].x), f(a[l].y, b[l].y, c[l].y)}; }); }}
 
+#define MIXED(TYPE, FROM)                                                                             \
+  {"add.rn.f32." TYPE, HANDLER { return mixed<FROM>(w, i, [](float a, float, float c) { return a + c; }, 2); }}, \
+  {"sub.rn.f32." TYPE, HANDLER { return mixed<FROM>(w, i, [](float a, float, float c) { return a - c; }, 2); }}, \
+  {"fma.rn.f32." TYPE, HANDLER { return mixed<FROM>(w, i, [](float a, float b, float c) { return std::fma(a, b, c); }, 3); }}
+template <float (*FROM)(u16), class F> static Next mixed(Warp& w, const Instruction& i, F f, int last) {
+  const u16 *a = w.lanes<u16>(i.operand[1]), *b = w.lanes<u16>(i.operand[last - 1]);
+  const float* c = w.lanes<float>(i.operand[last]);
+  return write<float>(w, i, [=](int l) { return canonical(f(FROM(a[l]), FROM(b[l]), c[l])); });
+}
+
 static const Entry ENTRIES[] = {
     // Integer Arithmetic Instructions; add, sub and mul.lo do not ask for a sign
     INTEGERS("add", a + b), INTEGERS("sub", a - b), INTEGERS("mul.lo", u64(a) * b),
@@ -543,6 +554,8 @@ static const Entry ENTRIES[] = {
     {"fma.rm.f32", HANDLER { const float *b = w.lanes<float>(i.operand[2]), *c = w.lanes<float>(i.operand[3]);
        return each<float, float>(w, i, [=](float a, int l) { return rounded_down(a, b[l], c[l]); }); }},
     {"min.f32", BINARY(float, float, smaller(a, b))}, {"max.f32", BINARY(float, float, greater(a, b))},
+    {"min3.f32", TERNARY(float, float, float, smaller(smaller(a, b), c))},
+    {"max3.f32", TERNARY(float, float, float, greater(greater(a, b), c))},
     {"neg.f32", UNARY(u32, u32, a ^ 0x80000000u)}, {"abs.f32", UNARY(u32, u32, a & 0x7fffffffu)},
     PAIRS("add.f32x2", a + b), PAIRS("sub.f32x2", a - b), PAIRS("mul.f32x2", a * b), PAIRS("fma.rn.f32x2", std::fma(a, b, c)),
     {"rcp.rn.f32", UNARY(float, float, canonical(1.0f / a))},
@@ -560,8 +573,7 @@ static const Entry ENTRIES[] = {
 
     // Half Precision and Mixed Precision Floating-Point Instructions
     {"mul.bf16x2", BINARY(u32, u32, to_bf16(from_bf16(u16(a)) * from_bf16(u16(b))) | u32(to_bf16(from_bf16(u16(a >> 16)) * from_bf16(u16(b >> 16)))) << 16)},
-    {"add.rn.f32.bf16", HANDLER { const float* c = w.lanes<float>(i.operand[2]);
-       return each<float, u16>(w, i, [=](u16 a, int l) { return canonical(from_bf16(a) + c[l]); }); }},
+    MIXED("bf16", from_bf16), MIXED("f16", from_f16),
 
     // Data Movement and Conversion Instructions: mov, cvt
     {"mov.b16", UNARY(u16, u16, a)}, {"mov.b32", UNARY(u32, u32, a)}, {"mov.b64", UNARY(u64, u64, a)},

@@ -50,9 +50,10 @@ struct Memory {
   size_t last = 0;
 };
 
-// The host address of `bytes` at a lane's address, after every check. `what` is read, written or both.
+// The host address of `bytes` at a lane's address, after every check. `data` is what a store is about to write: the
+// bytes that are there already may be written again at any time (Triton lets warps repeat a small tile).
 enum class Access { read, write, atomic };
-char* global(Machine&, Warp&, const Instruction&, u64 address, int bytes, Access);
-char* shared(Machine&, Warp&, const Instruction&, u64 address, int bytes, Access);
+char* global(Machine&, Warp&, const Instruction&, u64 address, int bytes, Access, const char* data = nullptr);
+char* shared(Machine&, Warp&, const Instruction&, u64 address, int bytes, Access, const char* data = nullptr);
 
 }  // namespace ptx

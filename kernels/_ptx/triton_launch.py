@@ -5,11 +5,13 @@ from __future__ import annotations
 import atexit
 import functools
 import hashlib
+import importlib.util
 import inspect
 import json
 import os
 import subprocess
 import sys
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +21,10 @@ from unittest import mock
 
 from sm120.kernels._ptx.executor import Counts, Executable, updates
 
-OPTIONS = {"num_warps": 4, "num_stages": 3}
+OPTIONS = {"num_warps": 4, "num_stages": 3, "launch_pdl": False}
+# What a file of an installed package imports and is too much to import here: module, function, and what it returns.
+StandIns = dict[str, dict[str, Any]]
+_stand_ins: dict[str, StandIns] = {}
 
 
 @dataclass
@@ -50,6 +55,25 @@ def triton_as_ptx(**choices: Any) -> Iterator[Launched]:
         yield launched
 
 
+def load(file: Path, stand_ins: StandIns) -> types.ModuleType:
+    """A Python file of kernels and their launcher, such as upstream's, with functions that return constants beside it."""
+    made = {}
+    for name, functions in stand_ins.items():
+        parts = name.split(".")
+        for count in range(1, len(parts) + 1):
+            made.setdefault(".".join(parts[:count]), types.ModuleType(".".join(parts[:count])))
+        for function, value in functions.items():
+            setattr(made[name], function, lambda *_, value=value, **__: value)
+    spec = importlib.util.spec_from_file_location(f"beside_stand_ins_{file.stem}", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    with mock.patch.dict(sys.modules, made):
+        spec.loader.exec_module(module)
+    _stand_ins[str(file)] = stand_ins
+    return module
+
+
 def _launch(fn: Callable, grid: Any, args: tuple, kwargs: dict[str, Any], choices: dict[str, Any]) -> Counts:
     options = {name: kwargs.pop(name, default) for name, default in OPTIONS.items()}
     kwargs.pop("warmup", None)
@@ -61,6 +85,7 @@ def _launch(fn: Callable, grid: Any, args: tuple, kwargs: dict[str, Any], choice
         "function": fn.__name__,
         "arguments": {name: _described(value) for name, value in values.items()},
         "options": options,
+        "stand_ins": _stand_ins.get(str(inspect.getsourcefile(fn)), {}),
     }
     executable, shared, names = _compiled(json.dumps(job, sort_keys=True))
     size = tuple(grid(values)) if callable(grid) else tuple(grid)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import json
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,18 +27,15 @@ class _Tensor:
 
 
 @functools.cache
-def _module(file: str) -> Any:
-    spec = importlib.util.spec_from_file_location(f"compiled_{len(sys.modules)}", file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+def _module(file: str, stand_ins: str) -> Any:
+    from sm120.kernels._ptx.triton_launch import load
+
+    return load(Path(file), json.loads(stand_ins))
 
 
 def translate(job: dict[str, Any]) -> dict[str, Any]:
     """{"ptx", "shared", "names"} of a job {"file", "function", "arguments", "options"}, specialised as a launch is."""
-    function = getattr(_module(job["file"]), job["function"])
+    function = getattr(_module(job["file"], json.dumps(job["stand_ins"])), job["function"])
     signature, constexprs, attributes = {}, {}, {}
     for parameter in function.params:
         value = job["arguments"][parameter.name]

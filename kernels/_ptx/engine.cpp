@@ -16,7 +16,7 @@ struct Special {
 };
 
 struct BlockBarrier {
-  int arrived = 0;
+  int arrived = 0, threads = 0;  // threads: 0 for all of the block
   std::vector<u32> clock;
   std::vector<std::pair<int, u32>> parties;  // warp, lanes
 };

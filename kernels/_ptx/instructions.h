@@ -17,6 +17,44 @@ struct Entry {
 #define BINARY(D, A, E) HANDLER { return binary<D, A>(w, i, [](A a, A b) { return D(E); }); }
 #define TERNARY(D, A, C, E) HANDLER { return ternary<D, A, C>(w, i, [](A a, A b, C c) { return D(E); }); }
 
+// ---- Parallel Synchronization: bar ----------------------------------------------------------------------------------
+
+// Lets the threads of a barrier go on when all have come: the number it was given, or every thread that has not exited.
+static void complete(Machine& m, Warp& w, const Instruction& i, int id) {
+  const auto found = m.barriers.find(id);
+  if (found == m.barriers.end()) return;
+  BlockBarrier& b = found->second;
+  int needed = b.threads;
+  if (needed == 0)
+    for (const Warp& other : m.warps) needed += std::popcount(other.alive);
+  if (b.arrived > needed) fault(m, w, i, "barrier " + std::to_string(id) + " of " + std::to_string(needed) + " threads is reached by " + std::to_string(b.arrived));
+  if (b.arrived < needed) return;
+  for (const auto& [index, lanes] : b.parties) {
+    m.warps[index].waiting &= ~lanes;
+    meet(m.warps[index].clock, b.clock);
+  }
+  for (const auto& [index, lanes] : b.parties) m.warps[index].clock[index] = b.clock[index] + 1;
+  m.barriers.erase(found);
+  ++m.events;
+}
+
+// bar.sync a {, threads}: lanes that arrive stop; the last one lets all of them go on.
+static Next bar_sync(Machine& m, Warp& w, const Instruction& i) {
+  const int id = int(w.lanes<u32>(i.operand[0])[first(w.active)]);
+  BlockBarrier& b = m.barriers[id];
+  if (b.clock.empty()) b.clock.resize(w.clock.size());
+  b.threads = i.count > 1 ? int(w.lanes<u32>(i.operand[1])[first(w.active)]) : 0;
+  each_lane(w.bits, [&](int l) { w.pc[l] = w.at + 1; });
+  w.waiting |= w.active;
+  each_lane(w.active, [&](int l) { w.barrier[l] = i.line; });
+  b.arrived += std::popcount(w.active);
+  b.parties.push_back({w.index, w.active});
+  meet(b.clock, w.clock);
+  w.bits = 0;
+  complete(m, w, i, id);
+  return Next::elsewhere;
+}
+
 // ---- Control Flow Instructions: bra, ret, exit ---------------------------------------------------------------------
 
 static Next bra(Machine&, Warp& w, const Instruction& i) {
@@ -31,25 +69,29 @@ static Next bra(Machine&, Warp& w, const Instruction& i) {
   return Next::elsewhere;
 }
 
-static Next leave(Machine& m, Warp& w, const Instruction&) {
+static Next leave(Machine& m, Warp& w, const Instruction& i) {
   w.alive &= ~w.active;
   each_lane(w.bits & ~w.active, [&](int l) { w.pc[l] = w.at + 1; });
   w.bits = 0;
   ++m.events;
+  for (int id = 0; id < 16; ++id) complete(m, w, i, id);
   return Next::elsewhere;
 }
 
 // ---- Parallel Synchronization: who takes part in a .sync instruction ------------------------------------------------
 
-// True when all lanes of the mask are here; else those that are here stay, for the others.
+// True when every lane's mask is here; else those that are here stay, for the others. Groups of lanes may name masks of
+// their own in one instruction; the lanes of a group name the same one.
 static bool together(Machine& m, Warp& w, const Instruction& i, i32 mask_operand, bool exited_count = false) {
   const u32* masks = w.lanes<u32>(mask_operand);
-  const u32 members = masks[first(w.active)];
+  u32 missing = 0;
   each_lane(w.active, [&](int l) {
-    if (masks[l] != members) fault(m, w, i, "the lanes name different masks");
-    if (!(members >> l & 1)) fault(m, w, i, "lane " + std::to_string(l) + " is not in its own mask " + hexadecimal(members));
+    if (!(masks[l] >> l & 1)) fault(m, w, i, "lane " + std::to_string(l) + " is not in its own mask " + hexadecimal(masks[l]));
+    each_lane(masks[l] & w.active, [&](int other) {
+      if (masks[other] != masks[l]) fault(m, w, i, "lanes " + std::to_string(l) + " and " + std::to_string(other) + " name different masks of each other");
+    });
+    missing |= masks[l] & ~w.active;
   });
-  u32 missing = members & ~w.active;
   if (exited_count) missing &= w.alive;
   if (!missing) return true;
   if (missing & ~w.alive) fault(m, w, i, "the mask names " + lane_list(missing & ~w.alive) + ", which have exited");
@@ -77,7 +119,7 @@ template <int MODE> static Next shfl(Machine& m, Warp& w, const Instruction& i) 
     if (MODE == 2) j = lane + value, p = j <= greatest;
     if (MODE == 3) j = lane ^ value, p = j <= greatest;
     if (!p) j = lane;
-    if (!(w.active >> j & 1)) fault(m, w, i, "lane " + std::to_string(lane) + " reads lane " + std::to_string(j) + ", which does not take part");
+    if (!(w.lanes<u32>(i.operand[k + 3])[lane] >> j & 1)) fault(m, w, i, "lane " + std::to_string(lane) + " reads lane " + std::to_string(j) + ", which does not take part");
     from[lane] = a[j];
     inside[lane] = -i32(p);
   });
@@ -93,58 +135,35 @@ template <int MODE> static Next shfl(Machine& m, Warp& w, const Instruction& i) 
 // vote.sync.ballot: d, predicate, membermask.
 static Next ballot(Machine& m, Warp& w, const Instruction& i) {
   if (!together(m, w, i, i.operand[2])) return Next::elsewhere;
-  const u32 result = bits_of(w.lanes<i32>(i.operand[1])) & w.active;
+  const u32 yes = bits_of(w.lanes<i32>(i.operand[1])), *masks = w.lanes<u32>(i.operand[2]);
   u32* d = w.lanes<u32>(i.operand[0]);
-  each_lane(w.active, [&](int l) { d[l] = result; });
+  each_lane(w.active, [&](int l) { d[l] = yes & masks[l]; });
   return Next::following;
 }
 // vote.sync.any and .all: p, predicate, membermask.
 template <bool ALL> static Next vote(Machine& m, Warp& w, const Instruction& i) {
   if (!together(m, w, i, i.operand[2])) return Next::elsewhere;
-  const u32 yes = bits_of(w.lanes<i32>(i.operand[1])) & w.active;
+  const u32 yes = bits_of(w.lanes<i32>(i.operand[1])), *masks = w.lanes<u32>(i.operand[2]);
   i32* d = w.lanes<i32>(i.operand[0]);
-  each_lane(w.active, [&](int l) { d[l] = -i32(ALL ? yes == w.active : yes != 0); });
+  each_lane(w.active, [&](int l) { d[l] = -i32(ALL ? (yes & masks[l]) == masks[l] : (yes & masks[l]) != 0); });
   return Next::following;
 }
 // redux.sync: d, a, membermask.
 template <class T, class F> static Next redux(Machine& m, Warp& w, const Instruction& i, F f) {
   if (!together(m, w, i, i.operand[2])) return Next::elsewhere;
   const T* a = w.lanes<T>(i.operand[1]);
-  T result = a[first(w.active)];
-  each_lane(w.active & (w.active - 1), [&](int l) { result = f(result, a[l]); });
+  const u32* masks = w.lanes<u32>(i.operand[2]);
+  T results[LANES];
+  each_lane(w.active, [&](int l) {
+    results[l] = a[first(masks[l])];
+    each_lane(masks[l] & (masks[l] - 1), [&](int other) { results[l] = f(results[l], a[other]); });
+  });
   T* d = w.lanes<T>(i.operand[0]);
-  each_lane(w.active, [&](int l) { d[l] = result; });
+  each_lane(w.active, [&](int l) { d[l] = results[l]; });
   return Next::following;
 }
 static Next bar_warp(Machine& m, Warp& w, const Instruction& i) {
   return together(m, w, i, i.operand[0], true) ? Next::following : Next::elsewhere;
-}
-
-// bar.sync a {, threads}: lanes that arrive stop; the last one lets all of them go on.
-static Next bar_sync(Machine& m, Warp& w, const Instruction& i) {
-  const int id = int(w.lanes<u32>(i.operand[0])[first(w.active)]);
-  BlockBarrier& b = m.barriers[id];
-  if (b.clock.empty()) b.clock.resize(w.clock.size());
-  each_lane(w.bits, [&](int l) { w.pc[l] = w.at + 1; });
-  w.waiting |= w.active;
-  each_lane(w.active, [&](int l) { w.barrier[l] = i.line; });
-  b.arrived += std::popcount(w.active);
-  b.parties.push_back({w.index, w.active});
-  meet(b.clock, w.clock);
-  const int all = m.launch->block[0] * m.launch->block[1] * m.launch->block[2];
-  const int needed = i.count > 1 ? int(w.lanes<u32>(i.operand[1])[first(w.active)]) : all;
-  if (b.arrived > needed) fault(m, w, i, "barrier " + std::to_string(id) + " of " + std::to_string(needed) + " threads is reached by " + std::to_string(b.arrived));
-  if (b.arrived == needed) {
-    for (const auto& [index, lanes] : b.parties) {
-      m.warps[index].waiting &= ~lanes;
-      meet(m.warps[index].clock, b.clock);
-    }
-    for (const auto& [index, lanes] : b.parties) m.warps[index].clock[index] = b.clock[index] + 1;
-    m.barriers.erase(id);
-    ++m.events;
-  }
-  w.bits = 0;
-  return Next::elsewhere;
 }
 
 // ---- Parallel Synchronization: mbarrier -----------------------------------------------------------------------------

@@ -210,7 +210,11 @@ class _Encoder:
         family = opcode.split(".")[0]
         if family not in ("add", "sub", "mul", "mad", "fma", "min", "max", "and", "or", "xor", "not", "neg", "cvt"):
             return
-        if not kinds or "wide" in opcode or opcode.endswith(("bf16x2.f32", "f16x2.f32", "e4m3x2", "rn.f32.bf16", "rn.f32.f16")):
+        if (
+            not kinds
+            or "wide" in opcode
+            or opcode.endswith(("bf16x2.f32", "f16x2.f32", "e4m3x2", "rn.f32.bf16", "rn.f32.f16"))
+        ):
             return
         expected = [TYPES[kinds[0]], *[TYPES[kinds[-1]]] * (record.count - 1)]
         given = [record.width[k] for k in range(record.count)]
@@ -248,7 +252,10 @@ class _Encoder:
         target, source = instruction.operands
         if not isinstance(target, tuple) and not isinstance(source, tuple):
             return self._plain(record, instruction)
-        texts = [*(target if isinstance(target, tuple) else (target,)), *(source if isinstance(source, tuple) else (source,))]
+        texts = [
+            *(target if isinstance(target, tuple) else (target,)),
+            *(source if isinstance(source, tuple) else (source,)),
+        ]
         whole = SIZES[instruction.opcode.split(".")[-1]]
         parts = len(texts) - 1
         widths = [whole // parts] * parts

@@ -36,6 +36,7 @@ struct Launch {
   i32 schedule;     // 0 as numbered and until it waits, 1 from the last warp, 2 random slices
   i32 perturb;      // 0 none, 1 up, 2 down, 3 either way
   i32 tensor_order; // 0 rounded once, 1 a product at a time, 2 in halves, cut off
+  i32 land_at_exit; // 1: the copies of a warp that exits land there; nothing promises it
   u64 seed;
   i64* executed;    // per instruction: warps that executed it, lanes of them, sectors or passes of its memory
   i64* lanes;
@@ -51,6 +52,7 @@ struct Machine {
   std::vector<Warp> warps;
   std::vector<char> registers;
   std::map<int, BlockBarrier> barriers;
+  std::vector<u32> exited;  // what the warps that have exited did happens before a barrier that no longer counts them
   i32 block[3] = {}, block_number = 0;
   i64 events = 0;
   u64 random = 0;
@@ -188,7 +190,7 @@ char* shared(Machine& m, Warp& w, const Instruction& i, u64 address, int bytes, 
   for (u64 g = offset / granule; g <= (offset + bytes - 1) / granule; ++g) {
     SharedRecord& r = memory.shared_records[g];
     const auto place = [&] { return "shared byte " + std::to_string(g * granule); };
-    if (r.in_flight) fault(m, w, i, place() + " belongs to a cp.async that nobody has waited for");
+    if (r.in_flight) fault(m, w, i, place() + " belongs to a cp.async of warp " + std::to_string(r.writer) + " that nobody has waited for");
     const int begin = int(std::max<i64>(i64(offset) - i64(g * granule), 0));
     const int end = int(std::min<u64>(offset + bytes - g * granule, granule));
     const u8 touched = u8((1u << end) - (1u << begin));
@@ -358,6 +360,7 @@ static void start_block(Machine& m) {
     const int lanes = std::min(LANES, threads - index * LANES);
     w.alive = lanes == LANES ? ~0u : (1u << lanes) - 1;
     w.clock.assign(warps, 0);
+    m.exited.assign(warps, 0);
     w.clock[index] = 1;
     w.random = draw(m);
     for (i64 s = 0; s < launch.special_count; ++s) {

@@ -82,6 +82,7 @@ class _Launch(ctypes.Structure):
         ("schedule", ctypes.c_int32),
         ("perturb", ctypes.c_int32),
         ("tensor_order", ctypes.c_int32),
+        ("land_at_exit", ctypes.c_int32),
         ("seed", ctypes.c_uint64),
         ("executed", ctypes.c_void_p),
         ("lanes", ctypes.c_void_p),
@@ -139,6 +140,7 @@ class Executable:
         schedule: str = "forward",
         perturb: str = "none",
         tensor_order: str = "rounded once",
+        land_at_exit: bool = False,
         seed: int = 0,
     ) -> Counts:
         """Run the grid to its end, on the tensors' own memory.
@@ -149,6 +151,7 @@ class Executable:
         schedule       the order of warps: "forward", "reverse", or "random" slices (by `seed`).
         perturb        moves every .approx result by the ISA's stated error: "up", "down", "either".
         tensor_order   how mma sums its products; the ISA leaves it open.
+        land_at_exit   copies that nobody waits for land when their warp exits, which the ISA does not promise.
 
         Raises PtxFault for a broken rule and ValueError for arguments that do not fit the kernel.
         """
@@ -160,7 +163,7 @@ class Executable:
         parameters = self._parameters(arguments)
         length = len(self.program.records)
         counters = {name: np.zeros(length, np.int64) for name in ("executed", "lanes", "traffic", "partial")}
-        specials = (_Special * max(1, len(self.program.specials)))(*self.program.specials)
+        specials = (_Special * max(1, len(self.program.specials)))(*(_Special(*one) for one in self.program.specials))
         shared = -(-kernel.shared_bytes // 16) * 16 + dynamic_shared
         launch = _Launch(
             grid=grid,
@@ -178,11 +181,14 @@ class Executable:
             schedule=SCHEDULES[schedule],
             perturb=PERTURBATIONS[perturb],
             tensor_order=TENSOR_ORDERS[tensor_order],
+            land_at_exit=land_at_exit,
             seed=seed,
             **{name: counter.ctypes.data for name, counter in counters.items()},
         )
         message = ctypes.create_string_buffer(4096)
-        failed = engine().ptx_run(self.program.records, ctypes.c_long(length), ctypes.byref(launch), message, ctypes.c_long(4096))
+        failed = engine().ptx_run(
+            self.program.records, ctypes.c_long(length), ctypes.byref(launch), message, ctypes.c_long(4096)
+        )
         del kept
         if failed:
             line, what = message.value.decode().split("|", 1)
@@ -229,7 +235,21 @@ def _kind(name: str, record: Record) -> str:
         return f"{name}.{('global', 'shared', 'param', 'generic')[record.flags]}"
     if name.startswith("cp.async"):
         return "cp.async"
-    if family in ("mma", "ldmatrix", "stmatrix", "shfl", "vote", "redux", "bar", "mbarrier", "atom", "bra", "cvt", "setp", "selp"):
+    if family in (
+        "mma",
+        "ldmatrix",
+        "stmatrix",
+        "shfl",
+        "vote",
+        "redux",
+        "bar",
+        "mbarrier",
+        "atom",
+        "bra",
+        "cvt",
+        "setp",
+        "selp",
+    ):
         return family
     if family in ("mov", "pack", "unpack", "cvta"):
         return "mov"

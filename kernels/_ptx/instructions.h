@@ -29,6 +29,7 @@ static void complete(Machine& m, Warp& w, const Instruction& i, int id) {
     for (const Warp& other : m.warps) needed += std::popcount(other.alive);
   if (b.arrived > needed) fault(m, w, i, "barrier " + std::to_string(id) + " of " + std::to_string(needed) + " threads is reached by " + std::to_string(b.arrived));
   if (b.arrived < needed) return;
+  meet(b.clock, m.exited);
   for (const auto& [index, lanes] : b.parties) {
     m.warps[index].waiting &= ~lanes;
     meet(m.warps[index].clock, b.clock);
@@ -74,6 +75,8 @@ static Next leave(Machine& m, Warp& w, const Instruction& i) {
   each_lane(w.bits & ~w.active, [&](int l) { w.pc[l] = w.at + 1; });
   w.bits = 0;
   ++m.events;
+  if (m.launch->land_at_exit) land_some(m, w, i, [&](const Copy& copy) { return !(w.alive >> copy.lane & 1); });
+  meet(m.exited, w.clock);
   for (int id = 0; id < 16; ++id) complete(m, w, i, id);
   return Next::elsewhere;
 }
@@ -96,8 +99,11 @@ static bool together(Machine& m, Warp& w, const Instruction& i, i32 mask_operand
   if (!missing) return true;
   if (missing & ~w.alive) fault(m, w, i, "the mask names " + lane_list(missing & ~w.alive) + ", which have exited");
   if (missing & w.bits) fault(m, w, i, "the mask names " + lane_list(missing & w.bits) + ", which the guard leaves out");
+  u32 here = w.bits;
   each_lane(w.bits, [&](int l) { w.pc[l] = w.at; });
-  w.held |= w.bits;
+  each_lane(w.held, [&](int l) { here |= u32(w.pc[l] == w.at) << l; });
+  // Lanes that were held here go on with these; alone, these are held.
+  if (here != w.bits) w.held &= ~here; else w.held |= here;
   w.bits = 0;
   return false;
 }

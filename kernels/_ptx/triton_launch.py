@@ -57,7 +57,7 @@ def triton_as_ptx(**choices: Any) -> Iterator[Launched]:
 
 def load(file: Path, stand_ins: StandIns) -> types.ModuleType:
     """A Python file of kernels and their launcher, such as upstream's, with functions that return constants beside it."""
-    made = {}
+    made: dict[str, types.ModuleType] = {}
     for name, functions in stand_ins.items():
         parts = name.split(".")
         for count in range(1, len(parts) + 1):

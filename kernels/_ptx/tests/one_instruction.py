@@ -35,14 +35,26 @@ def module(body: str, inputs: Sequence[str], outputs: Sequence[str], shared: int
 
 
 def run(
-    body: str, inputs: Sequence[np.ndarray], outputs: Sequence[str], *, threads: int = 32, shared: int = 0, **choices: Any
+    body: str,
+    inputs: Sequence[np.ndarray],
+    outputs: Sequence[str],
+    *,
+    threads: int = 32,
+    shared: int = 0,
+    **choices: Any,
 ) -> list[np.ndarray]:
     """The outputs' bits, unsigned, one a thread. Inputs are arrays of 16, 32 or 64-bit values, one a thread."""
     return counted(body, inputs, outputs, threads=threads, shared=shared, **choices)[0]
 
 
 def counted(
-    body: str, inputs: Sequence[np.ndarray], outputs: Sequence[str], *, threads: int = 32, shared: int = 0, **choices: Any
+    body: str,
+    inputs: Sequence[np.ndarray],
+    outputs: Sequence[str],
+    *,
+    threads: int = 32,
+    shared: int = 0,
+    **choices: Any,
 ) -> tuple[list[np.ndarray], Counts]:
     """`run`, and what it executed."""
     kinds = [f"b{8 * array.itemsize}" for array in inputs]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
 import os
 import sys
@@ -54,7 +53,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "qualify": Entry("measure.qualify_commands:qualify_command", "Measure a served model, with a report."),
         "results": Entry("measure.results_commands:results_command", "List the results, shipped and measured here."),
         "compare": Entry("measure.results_commands:compare_command", "Compare two results."),
-        "bench": Entry("prove.bench_commands:app", "Measure the pipeline, the storage path, or a kernel."),
+        "bench": Entry("measure.bench_commands:app", "Measure the pipeline, the storage path, or a kernel."),
     },
     "Patches": {
         "status": Entry("upstream.status_commands:status_command", "What is known about every patch, and how fresh."),
@@ -153,6 +152,7 @@ def main() -> None:
 
 
 def _refusal_of(error: Exception) -> Refusal | None:
+    from sm120.integration.common.disk import is_full
     from sm120.integration.common.refusal import Refusal
 
     if isinstance(error, Refusal):
@@ -161,5 +161,5 @@ def _refusal_of(error: Exception) -> Refusal | None:
         return Refusal("text-encoding", f"not text that can be read: {error}")
     if not isinstance(error, OSError):
         return None
-    full = error.errno == errno.ENOSPC
+    full = is_full(error)
     return Refusal("disk-full" if full else "os-error", error.strerror or str(error), path=error.filename)

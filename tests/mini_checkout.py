@@ -180,7 +180,8 @@ def git_diff(base: dict[str, str], changes: dict[str, str | None]) -> str:
     """The canonical diff from `base` to `base | changes`; None deletes."""
     import tempfile
 
-    from sm120.integration.series.canonical import DIFF, git
+    from sm120.integration.common.git import git
+    from sm120.integration.series.canonical import DIFF
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

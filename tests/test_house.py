@@ -1,14 +1,21 @@
-"""The plan of the house: few rooms, no file name twice, imports absolute, tests where their module is."""
+"""The plan of the house: few rooms, one above the other, no file name twice, tests where their module is."""
 
 from __future__ import annotations
 
+import ast
 import re
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 INTEGRATION = ROOT / "integration"
-ROOMS = {"common", "series", "build", "serve", "prove", "measure", "upstream", "locks"}
+# From the ground up: a room imports what lies below it, never what lies above, and only cli.py sees all of them.
+ORDER = ("common", "series", "build", "serve", "prove", "measure", "upstream", "cli")
+ROOMS = {*ORDER, "locks"} - {"cli"}
+FLOORS = 7
 # Tests of no single module: a lock, the machine, what every command refuses, upstream's own checks, the stand-ins.
 OF_NO_MODULE = {"test_bare_machine", "test_cuda_lock", "test_refusals", "test_cpu_layer"}
 OF_NO_MODULE |= {"test_torchvision_stand_in"}
@@ -33,14 +40,97 @@ def test_imports_are_absolute():
     assert relative == []
 
 
-def test_the_ground_floor_imports_no_other_room():
-    wanted = re.compile(r"from sm120\.integration\.(?!common\b)\w+")
-    assert [path for path in modules(INTEGRATION / "common") if wanted.search(path.read_text())] == []
+@cache
+def arrows() -> dict[str, set[str]]:
+    """Module -> the modules that it imports, names in a string (a table of commands, `python -m`) or calls by its path."""
+    by_name = {name_of(path): path for path in INTEGRATION.rglob("*.py") if "cpu_layer" not in path.parts}
+    found = {name: set(names_in(path.read_text(), by_name)) - {name} for name, path in by_name.items()}
+    found["cli"] |= {entry.replace(":", ".").rpartition(".")[0] for entry in commands()}
+    return found
 
 
-def test_serving_imports_nothing_that_proves_or_measures():
-    wanted = re.compile(r"from sm120\.integration\.(prove|measure|upstream|cli)\b")
-    assert [path for path in modules(INTEGRATION / "serve") if wanted.search(path.read_text())] == []
+def name_of(path: Path) -> str:
+    parts = path.relative_to(INTEGRATION).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def names_in(text: str, known: Iterable[str]) -> list[str]:
+    """Modules of `known` that `text` imports, wherever the import stands, or names in a string."""
+    named: list[str] = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            named += [f"{node.module}.{alias.name}" for alias in node.names] + [node.module]
+        elif isinstance(node, ast.Import):
+            named += [alias.name for alias in node.names]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            named += re.findall(r"\bsm120\.integration\.[\w.]+", node.value)
+    ours = {name.removeprefix("sm120.integration.") for name in named if name.startswith("sm120.integration.")}
+    return [name for name in known if name and name in ours]
+
+
+def commands() -> list[str]:
+    """Where the commands of cli.py are: `room.module:function`."""
+    return re.findall(r'"([\w.]+:\w+)"', (INTEGRATION / "cli.py").read_text())
+
+
+def between(part_of) -> dict[str, set[str]]:
+    """`arrows`, with every module taken for the part of the house that it lies in."""
+    drawn: dict[str, set[str]] = defaultdict(set)
+    for name, wanted in arrows().items():
+        drawn[part_of(name)] |= {part_of(other) for other in wanted} - {part_of(name)}
+    return drawn
+
+
+def room_of(name: str) -> str:
+    return name.split(".")[0]
+
+
+def folder_of(name: str) -> str:
+    is_package = (INTEGRATION / name.replace(".", "/")).is_dir()
+    return name if is_package or "." not in name else name.rpartition(".")[0]
+
+
+def floors(drawn: dict[str, set[str]]) -> dict[str, int]:
+    """How deep each part lies: what imports nothing of ours is on floor 1. A circle raises CycleError."""
+    at: dict[str, int] = {}
+    for name in TopologicalSorter(drawn).static_order():
+        at[name] = 1 + max((at[other] for other in drawn.get(name, ())), default=0)
+    return at
+
+
+def test_imports_go_downwards():
+    upwards = {
+        f"{name} -> {other}"
+        for name, wanted in arrows().items()
+        for other in wanted
+        if name and ORDER.index(room_of(other)) > ORDER.index(room_of(name))
+    }
+    assert upwards == set()
+
+
+def test_nothing_is_in_a_circle():
+    assert floors(arrows())["common.refusal"] == 1
+    assert floors(between(folder_of))["common"] == 1  # the folders within rooms, too
+
+
+def test_the_house_is_seven_floors_high():
+    assert max(floors(between(room_of)).values()) <= FLOORS
+
+
+def test_every_command_is_an_arrow_from_the_table():
+    assert len(commands()) > 20 and {entry.split(":")[0] for entry in commands()} <= arrows()["cli"]
+
+
+def test_an_arrow_is_seen_in_every_form():
+    text = """
+from sm120.integration.common import git as environment
+from sm120.integration.series.pin import Pin
+def late():
+    import sm120.integration.build.tree
+    run([python, "-c", "from sm120.integration.cli import main; main()"])
+"""
+    known = ["common.git", "series.pin", "build.tree", "cli", "series.series", "common.refusal"]
+    assert names_in(text, known) == known[:4]
 
 
 def test_a_test_is_named_after_its_module():
@@ -54,3 +144,14 @@ def test_every_decision_is_in_the_index():
     folder = ROOT / "docs" / "decisions"
     listed = re.findall(r"\]\((\S+\.md)\)", (folder / "README.md").read_text())
     assert listed == sorted(path.name for path in folder.glob("[0-9]*.md"))
+
+
+def test_git_pip_and_the_full_disk_have_one_room_each():
+    """Each of them has ways to fail that are easily forgotten where it is run once more."""
+    only_in = {
+        r'\["git", (?!"--version")': "git.py",
+        r'"-m", "pip"': "pip.py",
+        r"ENOSPC|No space left": "disk.py",
+    }
+    for pattern, name in only_in.items():
+        assert [path.name for path in modules() if re.search(pattern, path.read_text())] == [name], pattern

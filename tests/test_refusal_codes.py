@@ -16,7 +16,7 @@ def codes(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             called = getattr(node.func, "id", getattr(node.func, "attr", ""))
-            if called == "Refusal" and node.args:
+            if called in ("Refusal", "refuse", "__init__") and node.args:
                 yield from texts(node.args[0])
             if called == "read_manifest":
                 yield from (f"{kind}-{what}" for kind in texts(node.args[2]) for what in ("missing", "syntax", "field"))

@@ -11,7 +11,7 @@ import pytest
 
 from sm120.integration import cli
 from sm120.integration.build import runtime, wheels
-from sm120.integration.build.installed_runtime import Runtime, ScriptFailed, UnusableFolder
+from sm120.integration.build.installed_runtime import Runtime, ScriptFailed
 from sm120.integration.common.refusal import Refusal
 from sm120.integration.prove import served_proof as prove
 from sm120.integration.prove.server import ServerFailed
@@ -117,8 +117,7 @@ def broken_proof(monkeypatch):
     "error",
     [
         ServerFailed("the server is not running"),
-        ScriptFailed("make_model.py failed"),
-        UnusableFolder("no proof layer"),
+        ScriptFailed(Path("make_model.py"), "failed", "its last words"),
         subprocess.TimeoutExpired("python", 300),
         PermissionError(errno.EACCES, "Permission denied", "/x"),
     ],
@@ -129,7 +128,7 @@ def test_a_proof_that_breaks_is_a_proof_that_failed(command, broken_proof, monke
     monkeypatch.setenv("SM120_DEBUG", debug)
     broken_proof(error)
     code, printed = command("runtime", "--prove")
-    assert code == 2 and "error: [proof-failed]" in printed and str(error) in printed
+    assert code == 2 and "error: [proof-failed]" in printed and getattr(error, "what", str(error)) in printed
     # What it was raised from, and where, is what a report needs.
     assert (f"{type(error).__name__}: " in printed and "in fail" in printed) is ("Traceback" in printed) is bool(debug)
 
@@ -151,12 +150,17 @@ def test_a_script_of_the_proof_that_hangs_is_named(tmp_path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").write_text("#!/bin/sh\nexec sleep 60\n")
     (tmp_path / "bin" / "python").chmod(0o755)
-    with pytest.raises(RuntimeError, match=r"make_model\.py did not end within"):
+    with pytest.raises(Refusal, match=r"make_model\.py did not end within"):
         Runtime(tmp_path).run_script(Path("make_model.py"), timeout=0.2)
 
 
 PIN = Path(__file__).parent.parent / "patches" / "sglang"
-FULL = subprocess.CompletedProcess([], 1, "", "OSError: [Errno 28] No space left on device\n")
+FULL = "OSError: [Errno 28] No space left on device\n"
+
+
+def full(command: list[str], text: bool = False, **options) -> subprocess.CompletedProcess:
+    """Any program on a disk that is full."""
+    return subprocess.CompletedProcess(command, 1, "" if text else b"", FULL if text else FULL.encode())
 
 
 def test_a_disk_that_fills_up_is_called_so_by_every_step(monkeypatch, tmp_path):
@@ -165,7 +169,7 @@ def test_a_disk_that_fills_up_is_called_so_by_every_step(monkeypatch, tmp_path):
     info = tmp_path / "tree" / f"{pin.distribution}-{pin.version}.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Version: {pin.version}\n")
-    monkeypatch.setattr(subprocess, "run", lambda *arguments, **options: FULL)
+    monkeypatch.setattr(subprocess, "run", full)
     for work in (
         lambda: wheels.repack(tmp_path / "tree", pin, "local", tmp_path / "wheel"),
         lambda: apply_patch(tmp_path, parse_patch(next(PIN.glob("*.patch")))),

@@ -10,14 +10,16 @@ import os
 import platform
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from sm120.integration.build.compilers import compile_needs
-from sm120.integration.build.fetch import free_bytes, sha256_of
-from sm120.integration.build.launcher import inspect
+from sm120.integration.build.fetch import sha256_of
+from sm120.integration.build.launcher import available_memory, inspect
 from sm120.integration.build.runtime import has_layer, site_packages
+from sm120.integration.build.runtime_record import RuntimeRecord, layer_folder, read_record, record_or_none
 from sm120.integration.common.checkout import Checkout
+from sm120.integration.common.disk import free_bytes
 from sm120.integration.common.gpus import gpus, visible
+from sm120.integration.common.refusal import Refusal
 from sm120.integration.common.tool_output import tool_lines
 
 SM120 = "12.0"
@@ -41,9 +43,9 @@ class Diagnosis:
 def diagnose(checkout: Checkout) -> Diagnosis:
     found = Diagnosis()
     _machine(checkout, found)
-    manifest = _load_manifest(checkout, found)
-    if manifest:
-        _contents(checkout, manifest, found)
+    record = _load_record(checkout, found)
+    if record:
+        _contents(checkout, record, found)
     return found
 
 
@@ -77,55 +79,49 @@ def _machine(checkout: Checkout, found: Diagnosis) -> None:
 
 def _layer(checkout: Checkout) -> Path | None:
     """The dependency layer of the installed runtime, where its record reads."""
+    record = record_or_none(checkout.runtime)
+    has = record is not None and has_layer(checkout.runtime, record.deps)
+    return layer_folder(checkout.runtime, record.deps) if record and has else None
+
+
+def _load_record(checkout: Checkout, found: Diagnosis) -> RuntimeRecord | None:
     try:
-        deps = json.loads((checkout.runtime / "runtime.json").read_text())["deps"]
-        return checkout.build / "deps" / deps if has_layer(checkout.runtime, deps) else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _load_manifest(checkout: Checkout, found: Diagnosis) -> dict[str, Any] | None:
-    path = checkout.runtime / "runtime.json"
-    if not path.is_file():
+        record = read_record(checkout.runtime)
+    except Refusal as refusal:
+        if refusal.code != "runtime-missing":
+            found.drift.append(f"{refusal.path} does not read ({refusal.what}): {refusal.fix}")
+            return None
         found.runtime.append(("runtime", "none installed"))
-        found.missing.append("an installed runtime: make runtime")
+        found.missing.append(f"an installed runtime: {refusal.fix}")
         return None
-    try:
-        manifest = json.loads(path.read_text())
-    except ValueError as error:
-        found.drift.append(f"{path} does not read ({error}): make runtime")
-        return None
-    found.runtime.append(("identity", manifest["identity"][:12]))
-    found.runtime.append(("flavor", manifest["ingredients"]["flavor"]))
-    for name, version in sorted(manifest["versions"].items()):
-        found.runtime.append((name, version))
-    if manifest["ingredients"]["flavor"] == "cpu":
+    found.runtime += [("identity", record.identity[:12]), ("flavor", record.flavor), *sorted(record.versions.items())]
+    if record.flavor == "cpu":
         found.missing.append("the cuda flavor of the runtime: make runtime RUNTIME=cuda")
-    return manifest
+    return record
 
 
-def _contents(checkout: Checkout, manifest: dict[str, Any], found: Diagnosis) -> None:
+def _contents(checkout: Checkout, record: RuntimeRecord, found: Diagnosis) -> None:
     """Compare what is installed with `runtime.json`, file by file; nothing is taken on trust from version strings."""
     home = checkout.runtime.resolve()
     installed = site_packages(home)
-    if not has_layer(home, manifest["deps"]):
-        path = checkout.build / "deps" / manifest["deps"]
-        found.drift.append(f"the packages that the runtime runs on are not there ({path}): make runtime")
-    for project, record in sorted(manifest["projects"].items()):
+    if not has_layer(home, record.deps):
+        layer = layer_folder(home, record.deps)
+        found.drift.append(f"the packages that the runtime runs on are not there ({layer}): make runtime")
+    for project, inside in sorted(record.projects.items()):
         drifted = {
             target
-            for target, expected in record["files"].items()
+            for target, expected in inside.files.items()
             if (sha256_of(installed / target) if (installed / target).is_file() else None) != expected
         }
-        for patch in record["patches"]:
-            bad = sorted(drifted.intersection(patch["files"]))
-            found.patches.append((project, patch["slug"], f"drifted: {', '.join(bad)}" if bad else "present"))
-        for file in record["overlay"]:
-            state = "drifted" if file["target"] in drifted else "present"
-            found.patches.append((project, f"{file['kernel']} → {file['target']}", state))
+        for patch in inside.patches:
+            bad = sorted(drifted.intersection(patch.files))
+            found.patches.append((project, patch.slug, f"drifted: {', '.join(bad)}" if bad else "present"))
+        for file in inside.overlay:
+            state = "drifted" if file.target in drifted else "present"
+            found.patches.append((project, f"{file.kernel} → {file.target}", state))
         for target in sorted(drifted):
             found.drift.append(f"{project}: {target} is not the file that was installed")
-        for target in _record_drift(installed, record["wheel"]["file"], exclude=drifted):
+        for target in _record_drift(installed, inside.wheel.file, exclude=drifted):
             found.drift.append(f"{project}: {target} differs from the wheel's RECORD")
 
 
@@ -152,10 +148,8 @@ def _record_drift(installed: Path, wheel: str, exclude: set[str]) -> list[str]:
 
 
 def _memory() -> str:
-    for line in Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else []:
-        if line.startswith("MemAvailable"):
-            return f"{int(line.split()[1]) / 2**20:.0f} GiB available"
-    return "unknown"
+    available = available_memory()
+    return "unknown" if available is None else f"{available / 2**30:.0f} GiB available"
 
 
 def _version_line(command: list[str], containing: str = "") -> str | None:

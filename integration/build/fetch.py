@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from sm120.integration.common.pip import pip, reason
 from sm120.integration.common.refusal import Refusal
 from sm120.integration.series.pin import Artifact
 
@@ -56,47 +54,26 @@ def _download(artifact: Artifact, folder: Path, any_interpreter: bool) -> None:
     requirements = folder / "requirements.txt"
     requirements.write_text(f"{artifact.requirement} --hash=sha256:{artifact.sha256}\n")
     # pip shows its own progress bar on a terminal; elsewhere its output is kept for the error message.
-    bar = "on" if sys.stderr.isatty() else "off"
-    command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps", "--require-hashes"]
-    command += [
-        "--only-binary=:all:",
-        "--no-cache-dir",
-        f"--progress-bar={bar}",
-        "-d",
-        str(folder),
-        "-r",
-        str(requirements),
-    ]
+    terminal = sys.stderr.isatty()
+    options = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--no-cache-dir"]
+    options += [f"--progress-bar={'on' if terminal else 'off'}", "-d", str(folder), "-r", str(requirements)]
     if any_interpreter and artifact.python != "py3":
         python, abi, platform = artifact.file.removesuffix(".whl").split("-")[-3:]
-        command += ["--implementation", python[:2], "--python-version", python[2:], "--abi", abi]
-        command += ["--platform", platform]
-    output = None if sys.stderr.isatty() else subprocess.PIPE
-    process = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True)
+        options += ["--implementation", python[:2], "--python-version", python[2:], "--abi", abi]
+        options += ["--platform", platform]
+    answer = pip("download", *options, doing=f"fetching {artifact.file}", where=folder.parent, bar=terminal)
     requirements.unlink()
-    if process.returncode == 0:
+    if answer.returncode == 0:
         return
-    text = process.stderr
-    if "DO NOT MATCH THE HASHES" in text:
-        lines = [line.strip() for line in text.splitlines() if "Got" in line or "Expected" in line]
+    if "DO NOT MATCH THE HASHES" in answer.stderr:
+        lines = [line.strip() for line in answer.stderr.splitlines() if "Got" in line or "Expected" in line]
         raise Refusal(
             "artifact-hash",
             f"{artifact.file}: the index serves other bytes than the pinned ones ({'; '.join(lines)})",
             fix="do not install it; compare the pin with the project's release page",
         )
-    if "No space left on device" in text:
-        raise Refusal("disk-full", f"no space left while fetching {artifact.file}", path=folder.parent)
-    errors = [line.removeprefix("ERROR: ") for line in text.splitlines() if line.startswith("ERROR")]
-    reason = errors[-1] if errors else (text.strip().splitlines() or ["pip gave no reason"])[-1]
     raise Refusal(
         "artifact-unavailable",
-        f"{artifact.requirement}: {reason}",
+        f"{artifact.requirement}: {reason(answer)}",
         fix="check the network and `pip config list`, or point PIP_FIND_LINKS at a folder that has the wheel",
     )
-
-
-def free_bytes(path: Path) -> int:
-    """Free space on the filesystem of the nearest existing parent of `path`."""
-    while not path.exists():
-        path = path.parent
-    return shutil.disk_usage(os.fspath(path)).free

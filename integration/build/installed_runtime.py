@@ -1,6 +1,5 @@
 """The Python that serves, and the environment in which everything that imports sglang runs."""
 
-import json
 import os
 import subprocess
 import tempfile
@@ -8,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sm120.integration.build.runtime_record import layer_folder, no_runtime, record_or_none
 from sm120.integration.common.caches import library_caches
+from sm120.integration.common.refusal import TRY_DEBUG, Refusal
 
 PROOF_LAYER = Path(__file__).resolve().parents[1] / "prove" / "cpu_layer"
 
@@ -31,19 +32,22 @@ CPU_ENVIRONMENT = {
 }
 
 
-class ScriptFailed(RuntimeError):
-    """One of our scripts ended with an error in the runtime's Python, or did not end; the message has its output."""
+class ScriptFailed(Refusal):
+    """One of our scripts ended with an error in the runtime's Python, or did not end; a note has all that it said."""
 
-
-class UnusableFolder(ValueError):
-    """A folder that was named is no runtime, or not one that a proof may empty."""
+    def __init__(self, script: Path, how: str, said: str = "") -> None:
+        last = (said.strip().splitlines() or [""])[-1][:300]
+        super().__init__("script-failed", f"{script.name} {how}{': ' if last else ''}{last}", fix=TRY_DEBUG)
+        if said:
+            self.add_note(said)
 
 
 @dataclass(frozen=True)
 class Runtime:
     """A folder with `bin/python`, and folders to put in front of its own packages (unpacked trees, say).
 
-    Raises UnusableFolder when the folder has no `bin/python` or the proof layer is not beside this package.
+    Raises Refusal `runtime-missing` when the folder has no `bin/python`, `proof-layer` when that layer is not beside
+    this package.
     """
 
     folder: Path
@@ -51,21 +55,21 @@ class Runtime:
 
     def __post_init__(self) -> None:
         if not self.python.is_file():
-            raise UnusableFolder(f"runtime {self.folder}: no bin/python there; build one with `make runtime`")
+            raise no_runtime(self.folder)
         if not (PROOF_LAYER / "sitecustomize.py").is_file():
-            raise UnusableFolder(
-                f"no proof layer at {PROOF_LAYER}: it ships with the source checkout, not with the wheel"
-            )
+            why = "the stand-ins for a GPU are not there: they come with the source checkout, not with the wheel"
+            raise Refusal("proof-layer", why, path=PROOF_LAYER, fix="run it from a clone")
 
     @classmethod
     def from_environment(cls) -> "Runtime":
         """The runtime that SM120_RUNTIME names, with the folders of SM120_RUNTIME_PATHS (os.pathsep between) in front.
 
-        Raises ValueError when SM120_RUNTIME is not set or names no runtime.
+        Raises Refusal `runtime-missing` when SM120_RUNTIME is not set or names no runtime.
         """
         folder = os.environ.get("SM120_RUNTIME")
         if not folder:
-            raise ValueError("SM120_RUNTIME is not set: it must name a runtime folder, such as build/runtime")
+            why = "SM120_RUNTIME is not set: it must name a runtime folder, such as build/runtime"
+            raise Refusal("runtime-missing", why, fix="make runtime, then SM120_RUNTIME=build/runtime")
         extra = os.environ.get("SM120_RUNTIME_PATHS", "")
         return cls(Path(folder).absolute(), tuple(Path(path).absolute() for path in extra.split(os.pathsep) if path))
 
@@ -94,11 +98,8 @@ class Runtime:
 
     def _tools(self) -> list[Path]:
         """What `bin/serve` puts on PATH, too: SGLang compiles its page hashes with the layer's ninja."""
-        try:
-            deps = json.loads((self.folder / "runtime.json").read_text())["deps"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return [self.folder / "bin"]
-        return [self.folder / "bin", self.folder.resolve().parents[1] / "deps" / deps / "bin"]
+        record = record_or_none(self.folder)
+        return [self.folder / "bin", *([layer_folder(self.folder, record.deps) / "bin"] if record else [])]
 
     def run_script(self, script: Path, *arguments: str, timeout: float = 300) -> None:
         """Run one of our scripts with the runtime's Python; raise ScriptFailed with its output if it fails or hangs."""
@@ -112,6 +113,6 @@ class Runtime:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise ScriptFailed(f"{script.name} did not end within {timeout:.0f} s") from None
+            raise ScriptFailed(script, f"did not end within {timeout:.0f} s") from None
         if done.returncode:
-            raise ScriptFailed(f"{script.name} failed with exit code {done.returncode}:\n{done.stdout}{done.stderr}")
+            raise ScriptFailed(script, f"failed with exit code {done.returncode}", f"{done.stdout}{done.stderr}")

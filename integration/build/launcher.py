@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 # The CUDA release that torch of the cuda lock was built with. A JIT module links the libcudart of its compiler's
 # toolkit and runs beside torch's.
@@ -89,16 +89,27 @@ def jobs(environment: Mapping[str, str], available: int, cores: int, reserved: i
     return max(1, min(cores, (available - reserved) // BYTES_PER_JOB))
 
 
-def available_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes that this process may still take: of the machine, and of its control group where that has a limit."""
-    free = 0
-    if found := re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text() if meminfo.is_file() else ""):
-        free = int(found[1]) * 1024
+def available_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Bytes that this process may still take: of the machine, and of its control group where that has a limit.
+
+    None where the kernel does not say. What the group holds of files is given back before it runs out.
+    """
+    try:
+        found = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text())
+    except OSError:
+        return None
+    if found is None:
+        return None
+    free = int(found[1]) * 1024
     try:
         limit = int((cgroup / "memory.max").read_text()) - int((cgroup / "memory.current").read_text())
     except (OSError, ValueError):
         return free
-    return min(free, max(0, limit))
+    try:
+        cached = re.search(r"(?m)^inactive_file (\d+)$", (cgroup / "memory.stat").read_text())
+    except OSError:
+        cached = None
+    return min(free, max(0, limit + (int(cached[1]) if cached else 0)))
 
 
 def reserved_memory(arguments: Sequence[str]) -> int:
@@ -127,7 +138,7 @@ def environment_of(
     for name, folder in caches(identity, environment).items():
         result.setdefault(name, str(folder))
     cores = len(os.sched_getaffinity(0))
-    result["MAX_JOBS"] = str(jobs(environment, available_memory(), cores, reserved_memory(arguments)))
+    result["MAX_JOBS"] = str(jobs(environment, available_memory() or 0, cores, reserved_memory(arguments)))
     return result
 
 
@@ -159,18 +170,27 @@ def _release_of(nvcc: Path) -> str | None:
 def main(name: str, arguments: list[str]) -> None:
     """Become the server (`serve`) or any command (`with-runtime`) of the runtime in which this file lies."""
     home = Path(__file__).resolve().parent
-    record = json.loads((home / "runtime.json").read_text())
-    layer = home.parents[1] / "deps" / record["deps"]
-    environment = environment_of(home, layer, record["identity"], os.environ, arguments)
+    try:
+        record = json.loads((home / "runtime.json").read_text())
+        layer, identity = home.parents[1] / "deps" / record["deps"], record["identity"]
+    except (OSError, ValueError, KeyError, TypeError):
+        refuse("runtime-record", f"{home / 'runtime.json'}: does not read", "make runtime")
+    environment = environment_of(home, layer, identity, os.environ, arguments)
     if name == "serve":
         python = str(home / "bin" / "python")
         os.execve(python, [python, "-m", "sglang.launch_server", *arguments], environment)
     if not arguments:
-        sys.exit("usage: with-runtime COMMAND [ARGUMENT]...")
+        refuse("command-missing", "with-runtime: no command is given", "with-runtime COMMAND [ARGUMENT]...")
     program = shutil.which(arguments[0], path=environment["PATH"])
     if program is None:
-        sys.exit(f"with-runtime: {arguments[0]}: no such command")
+        refuse("command-missing", f"with-runtime: {arguments[0]}: no such command", "name one that is on PATH")
     os.execve(program, arguments, environment)
+
+
+def refuse(code: str, what: str, fix: str) -> NoReturn:
+    """End as every refusal of `sm120` does: one line, its fix, exit code 2."""
+    print(f"error: [{code}] {what}\n  fix: {fix}", file=sys.stderr)
+    sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -29,11 +29,27 @@ from typing import Any
 from sm120.integration.build import launcher
 from sm120.integration.build.fetch import fetch, sha256_of
 from sm120.integration.build.identity import Recipe, digest, load_recipe, runtime_ingredients
+from sm120.integration.build.runtime_record import FILE as RECORD
+from sm120.integration.build.runtime_record import (
+    Ingredients,
+    InstalledOverlay,
+    InstalledPatch,
+    InstalledProject,
+    InstalledWheel,
+    RuntimeRecord,
+    layer_folder,
+    no_runtime,
+    read_record,
+    record_or_none,
+    write_record,
+)
 from sm120.integration.build.toolkit import lay_out
 from sm120.integration.build.tree import patched_tree, pristine_tree, release_folder, sweep_unfinished
 from sm120.integration.build.wheels import repack
 from sm120.integration.common.caches import user_cache
 from sm120.integration.common.checkout import Checkout
+from sm120.integration.common.disk import refuse_if_full
+from sm120.integration.common.pip import pip, reason
 from sm120.integration.common.refusal import Refusal, there_are
 from sm120.integration.common.tool_output import tool_lines
 from sm120.integration.series.pin import select_artifact
@@ -72,7 +88,7 @@ def build_runtime(
     proven = (home / PROOF).is_file()
     if is_complete(home, identity) and _points_to(checkout.runtime, home) and (proven or prove is None):
         if not _is_plain(home):
-            link_layer(home, checkout.build / "deps" / json.loads((home / "runtime.json").read_text())["deps"])
+            link_layer(home, layer_folder(home, read_record(home).deps))
         _write_launchers(home)
         report(f"runtime {home.name} is up to date" + (" and proven" if proven else ""))
         return checkout.runtime
@@ -164,16 +180,13 @@ def pristine_of(checkout: Checkout, recipe: Recipe, report: Report = print) -> P
 
 def is_complete(home: Path, identity: str) -> bool:
     """Whether `home` was installed to the end (`runtime.json` is written last) and what it runs on is there."""
-    try:
-        manifest = json.loads((home / "runtime.json").read_text())
-        return manifest["identity"] == identity and has_layer(home, manifest["deps"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+    record = record_or_none(home)
+    return record is not None and record.identity == identity and has_layer(home, record.deps)
 
 
 def has_layer(home: Path, deps: str) -> bool:
     """Whether the dependency layer `deps` beside the runtimes is there and was installed to the end."""
-    return (home.resolve().parents[1] / "deps" / deps / LAYER_COMPLETE).is_file()
+    return (layer_folder(home, deps) / LAYER_COMPLETE).is_file()
 
 
 @contextmanager
@@ -189,15 +202,16 @@ def build_lock(checkout: Checkout, report: Report) -> Iterator[None]:
         yield
 
 
-def pip(python: Path, *arguments: str, what: str) -> None:
-    """Run our pip on another interpreter's environment; its last words become the refusal when it fails."""
-    command = [sys.executable, "-m", "pip", f"--python={python}", "--disable-pip-version-check", *arguments]
-    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if result.returncode != 0:
-        if "No space left" in result.stdout:
-            raise Refusal("disk-full", f"no space left while {what}", path=python.parents[1])
-        errors = [line for line in result.stdout.splitlines() if line.startswith("ERROR")] or result.stdout.splitlines()
-        raise Refusal("pip-failed", f"{what}: {' '.join(errors[-3:])}", fix="the command was: " + " ".join(command))
+def install(python: Path, *arguments: str, doing: str) -> None:
+    """Install with our pip into another interpreter's environment.
+
+    Raises:
+        Refusal: `pip-failed` with its own reason; `disk-full`.
+    """
+    answer = pip("install", "--quiet", *arguments, doing=doing, where=python.parents[1], python=python)
+    if answer.returncode != 0:
+        command = " ".join(map(str, answer.args))
+        raise Refusal("pip-failed", f"{doing}: {reason(answer)}", fix=f"the command was: {command}")
 
 
 def _dependency_layer(checkout: Checkout, flavor: str, lock: Path, report: Report) -> Path:
@@ -217,9 +231,9 @@ def _dependency_layer(checkout: Checkout, flavor: str, lock: Path, report: Repor
     for line in lines:
         if line.startswith(WITH_DEPENDENCIES):
             requirement = line.removeprefix(WITH_DEPENDENCIES).strip()
-            pip(python, "install", "--quiet", requirement, what=f"installing {requirement}")
+            install(python, requirement, doing=f"installing {requirement}")
     # The lock is complete, so pip resolves nothing: what is listed is what is installed.
-    pip(python, "install", "--quiet", "--no-deps", "-r", str(lock), what=f"installing {lock.name}")
+    install(python, "--no-deps", "-r", str(lock), doing=f"installing {lock.name}")
     lay_out(home, site_packages(home))
     complete.write_text(f"{time.monotonic() - started:.0f} s\n")
     report(f"dependencies are in after {time.monotonic() - started:.0f} s")
@@ -233,8 +247,7 @@ def _make_venv(home: Path) -> None:
     result = subprocess.run([str(base), "-m", "venv", "--without-pip", str(home)], capture_output=True, text=True)
     if result.returncode != 0:
         said = (result.stdout + result.stderr).strip()
-        if "No space left" in said:
-            raise Refusal("disk-full", "no space left while making an environment", path=home)
+        refuse_if_full(said, "making an environment", home)
         raise Refusal("venv-failed", said, fix="install Python's venv module")
 
 
@@ -285,19 +298,12 @@ def link_test_layer(checkout: Checkout) -> Path:
     Returns the layer's folder.
 
     Raises:
-        Refusal: `runtime-missing` when there is no runtime yet, or its layer is gone.
+        Refusal: `runtime-missing` when there is no runtime yet, or its layer is gone; `runtime-record`.
     """
-    try:
-        deps = json.loads((checkout.runtime / "runtime.json").read_text())["deps"]
-    except FileNotFoundError:
-        raise Refusal("runtime-missing", "no runtime", path=checkout.runtime, fix="make runtime") from None
-    except (ValueError, KeyError, TypeError) as error:
-        why = f"its runtime.json does not read: {error}"
-        raise Refusal("runtime-missing", why, path=checkout.runtime, fix="make runtime") from None
+    deps = read_record(checkout.runtime).deps
+    layer = layer_folder(checkout.runtime, deps)
     if not has_layer(checkout.runtime, deps):
-        path = checkout.build / "deps" / deps
-        raise Refusal("runtime-missing", "the runtime's dependency layer is not there", path=path, fix="make runtime")
-    layer = checkout.build / "deps" / deps
+        raise no_runtime(layer, "the runtime's dependency layer is not there")
     link_layer(Path(sys.prefix), layer)
     return layer
 
@@ -320,27 +326,25 @@ def _install(
     ]
     link_layer(home, deps)
     files = [str(path) for path in [*wheels, *companions]]
-    pip(
+    install(
         home / "bin" / "python",
-        *("install", "--quiet", "--no-deps", "--no-index", "--no-compile", *files),
-        what="installing the patched wheels",
+        *("--no-deps", "--no-index", "--no-compile", *files),
+        doing="installing the patched wheels",
     )
     _write_launchers(home)
-    manifest = {
-        "identity": identity,
-        "ingredients": ingredients,
-        "deps": deps.name,
-        "projects": {r.series.project: _project_record(home, r, w) for r, w in zip(recipes, wheels, strict=True)},
-        "versions": _installed_versions(home),
-        "host_compiler": next(iter(tool_lines([os.environ.get("CXX", "c++"), "--version"])), None),
-        "nvcc": next(reversed(tool_lines(["nvcc", "--version"])), None),
-    }
-    aside = home / "runtime.json.tmp"
-    aside.write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n")
-    aside.replace(home / "runtime.json")
+    record = RuntimeRecord(
+        identity=identity,
+        ingredients=Ingredients(**ingredients),
+        deps=deps.name,
+        projects={r.series.project: _project_record(home, r, w) for r, w in zip(recipes, wheels, strict=True)},
+        versions=_installed_versions(home),
+        host_compiler=next(iter(tool_lines([os.environ.get("CXX", "c++"), "--version"])), None),
+        nvcc=next(reversed(tool_lines(["nvcc", "--version"])), None),
+    )
+    write_record(home, record)
 
 
-def _project_record(home: Path, recipe: Recipe, wheel: Path) -> dict[str, Any]:
+def _project_record(home: Path, recipe: Recipe, wheel: Path) -> InstalledProject:
     """What doctor needs to tell which patches and overlay files an installed runtime really contains."""
     installed = site_packages(home)
     touched = {target for patch in recipe.series.patches for target in patch.touched}
@@ -348,17 +352,19 @@ def _project_record(home: Path, recipe: Recipe, wheel: Path) -> dict[str, Any]:
     for target in sorted(touched | {file.target for file in recipe.overlay}):
         path = installed / target
         files[target] = sha256_of(path) if path.is_file() else None
-    return {
-        "version": recipe.version,
-        "wheel": {"file": wheel.name, "sha256": sha256_of(wheel)},
-        "patches": [
-            {"slug": p.slug, "sha256": p.sha256, "tier": p.fields["Tier"], "files": p.touched}
-            for p in recipe.series.patches
+    return InstalledProject(
+        version=recipe.version,
+        wheel=InstalledWheel(file=wheel.name, sha256=sha256_of(wheel)),
+        patches=[
+            InstalledPatch(slug=patch.slug, sha256=patch.sha256, tier=patch.fields["Tier"], files=patch.touched)
+            for patch in recipe.series.patches
         ],
-        "overlay": [{"kernel": f.kernel, "target": f.target, "sha256": f.sha256} for f in recipe.overlay],
-        "files": files,
-        "imports": recipe.series.pin.imports,
-    }
+        overlay=[
+            InstalledOverlay(kernel=file.kernel, target=file.target, sha256=file.sha256) for file in recipe.overlay
+        ],
+        files=files,
+        imports=recipe.series.pin.imports,
+    )
 
 
 def _installed_versions(home: Path) -> dict[str, str]:
@@ -420,19 +426,14 @@ def _prune(checkout: Checkout, current: Path) -> None:
     """
 
     def worth(home: Path) -> tuple[bool, bool, float]:
-        return (home / PROOF).is_file(), (home / "runtime.json").is_file(), home.stat().st_mtime
+        return (home / PROOF).is_file(), (home / RECORD).is_file(), home.stat().st_mtime
 
     runtimes = sorted((checkout.build / "runtimes").iterdir(), key=worth, reverse=True)
     kept = [current, *[path for path in runtimes if path != current][: KEPT_RUNTIMES - 1]]
     for path in runtimes:
         if path not in kept:
             shutil.rmtree(path, ignore_errors=True)
-    used = set()
-    for path in kept:
-        try:
-            used.add(json.loads((path / "runtime.json").read_text())["deps"])
-        except (OSError, ValueError, KeyError):
-            continue
+    used = {record.deps for record in map(record_or_none, kept) if record is not None}
     for layer in (checkout.build / "deps").iterdir():
         if layer.name not in used:
             shutil.rmtree(layer, ignore_errors=True)

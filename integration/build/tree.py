@@ -12,14 +12,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from sm120.integration.common.disk import refuse_if_full
 from sm120.integration.common.refusal import Refusal
-from sm120.integration.series.apply import apply_patch
-from sm120.integration.series.overlay import OverlayFile, place_overlay
-from sm120.integration.series.patch_file import Patch
+from sm120.integration.series.apply import apply_series
+from sm120.integration.series.overlay import OverlayFile
 from sm120.integration.series.pin import Artifact
 from sm120.integration.series.series import Series
 
@@ -48,8 +48,7 @@ def pristine_tree(artifact: Path, pinned: Artifact, destination: Path) -> Path:
         )
         if result.returncode != 0:
             reason = (result.stderr.strip().splitlines() or ["no reason given"])[-1]
-            if "No space left" in result.stderr:
-                raise OSError(errno.ENOSPC, reason)
+            refuse_if_full(result.stderr, f"unpacking {pinned.file}", destination)
             raise Refusal("artifact-corrupt", f"{pinned.file} does not unpack: {reason}", path=artifact)
         unpacked = aside / "-".join(pinned.file.split("-")[:2])
         for member in unpacked.iterdir():
@@ -71,52 +70,6 @@ def patched_tree(pristine: Path, series: Series, overlay: list[OverlayFile], des
         apply_series(aside, series, overlay)
 
     return build_aside(destination, make)
-
-
-def apply_in_place(folder: Path, series: Series, overlay: list[OverlayFile]) -> None:
-    """Patch a user's own tree: everything is tried on copies of the touched files first.
-
-    Raises:
-        Refusal: whatever a patch or the overlay is refused for; `folder` is then untouched.
-    """
-    if not folder.is_dir():
-        raise Refusal("tree-missing", "no such folder", path=folder)
-    with tempfile.TemporaryDirectory(prefix="sm120-apply-") as name:
-        trial = Path(name)
-        copy_touched(folder, series.patches, trial)
-        for file in overlay:  # so that one which is there already is refused
-            if (folder / file.target).exists():
-                (trial / file.target).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(folder / file.target, trial / file.target)
-        apply_series(trial, series, overlay)
-        for path in [path for path in trial.rglob("*") if path.is_file()]:
-            target = folder / path.relative_to(trial)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            aside = target.with_name(f".{target.name}.tmp-apply")
-            shutil.copy(path, aside)
-            aside.replace(target)
-        for gone in {touched for patch in series.patches for touched in patch.touched}:
-            if not (trial / gone).exists():
-                (folder / gone).unlink(missing_ok=True)
-
-
-def apply_series(tree: Path, series: Series, overlay: list[OverlayFile]) -> None:
-    """Place the overlay in `tree` and apply every patch; the tree is spoiled when this is refused."""
-    place_overlay(tree, overlay)
-    for patch in series.patches:
-        apply_patch(tree, patch)
-
-
-def copy_touched(
-    pristine: Path, patches: Iterable[Patch], folder: Path, place: Callable[[str], str] = lambda target: target
-) -> None:
-    """Copy only the files that `patches` touch from `pristine` to `folder`, each to where `place` says."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for target in sorted({target for patch in patches for target in patch.touched}):
-        if (pristine / target).is_file():
-            path = folder / place(target)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(pristine / target, path)
 
 
 def build_aside(destination: Path, make: Callable[[Path], None]) -> Path:
@@ -141,8 +94,7 @@ def build_aside(destination: Path, make: Callable[[Path], None]) -> Path:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not destination.is_dir():
                     raise
     except OSError as error:
-        if error.errno == errno.ENOSPC or "No space left" in str(error):
-            raise Refusal("disk-full", f"no space left while building {destination.name}", path=destination) from None
+        refuse_if_full(error, f"building {destination.name}", destination)
         raise
     return destination
 

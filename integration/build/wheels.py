@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import shutil
@@ -11,6 +10,7 @@ import sys
 from pathlib import Path
 
 from sm120.integration.build.tree import build_aside
+from sm120.integration.common.disk import refuse_if_full
 from sm120.integration.common.refusal import Refusal
 from sm120.integration.series.pin import Pin
 
@@ -43,8 +43,7 @@ def repack(tree: Path, pin: Pin, local: str, destination: Path) -> Path:
         shutil.rmtree(staging)
         if result.returncode != 0:
             reason = (result.stderr.strip().splitlines() or ["no reason given"])[-1]
-            if "No space left" in result.stderr:
-                raise OSError(errno.ENOSPC, reason)
+            refuse_if_full(result.stderr, f"packing {pin.distribution}", tree)
             raise Refusal("wheel-pack", f"{pin.distribution}: {reason}", path=tree)
 
     return next(build_aside(destination, pack).glob("*.whl"))

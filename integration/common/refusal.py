@@ -6,6 +6,9 @@ import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
+TRY_DEBUG = "SM120_DEBUG=1 shows all that it said"
+"""The fix of a refusal that quotes only the last line of another program; a note of the exception has the others."""
+
 
 class Refusal(Exception):
     """Bad input, named.

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sm120.integration.build.runtime_record import FILE as RECORD
 from sm120.integration.common.gpus import gpus, visible
 from sm120.integration.common.refusal import Refusal
 from sm120.integration.measure.cases import Needle, ToolScore, measure_needles, measure_tools
@@ -56,8 +57,8 @@ def qualify(
     """
     identifier = run_id(name)
     (folder / "device.json").write_text(json.dumps(here or device(), indent=1) + "\n")
-    if runtime is not None and (runtime / "runtime.json").is_file():
-        shutil.copyfile(runtime / "runtime.json", folder / "runtime.json")
+    if runtime is not None and (runtime / RECORD).is_file():
+        shutil.copyfile(runtime / RECORD, folder / RECORD)
     measurements: list[Measurement] = []
     # The first request of a server pays for what it does once; it is sent and not measured.
     sample = text(f"{name} warm up", 1500)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import time
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from sm120.integration.build.runtime_record import record_or_none
 from sm120.integration.common.checkout import find_checkout
 from sm120.integration.common.console import make_console
 from sm120.integration.common.refusal import Refusal, there_are
@@ -93,7 +93,5 @@ def qualify_command(
 
 
 def _runtime(folder: Path) -> str | None:
-    try:
-        return str(json.loads((folder / "runtime.json").read_text())["identity"])[:12]
-    except (OSError, ValueError, KeyError):
-        return None
+    record = record_or_none(folder)
+    return record.identity[:12] if record else None

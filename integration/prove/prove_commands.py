@@ -6,14 +6,9 @@ from typing import Annotated
 import typer
 
 from sm120.integration.build.installed_runtime import Runtime
-from sm120.integration.common.console import make_console
 from sm120.integration.prove.served_proof import prove
-from sm120.integration.prove.server import ServerFailed
-
-app = typer.Typer(pretty_exceptions_enable=False)
 
 
-@app.command("prove")
 def prove_command(
     runtime: Annotated[Path, typer.Option(help="Folder of the runtime (it holds bin/python).")] = Path("build/runtime"),
     speculation: Annotated[bool, typer.Option("--speculation", help="Add STANDALONE and DFLASH drafts.")] = False,
@@ -23,15 +18,6 @@ def prove_command(
     path: Annotated[list[Path] | None, typer.Option(help="Folder to put in front of the runtime's packages.")] = None,
     fault: Annotated[list[Path] | None, typer.Option(help="Deliberate fault to load into every server.")] = None,
 ) -> None:
-    """Start the runtime with tiny models, ask it for the same tokens from every cache tier, and compare."""
-    try:
-        served = Runtime(runtime.absolute(), tuple(folder.absolute() for folder in path or ()))
-        code = prove(served, speculation=speculation, hybrid=hybrid, json=json, work=work, hooks=fault or ())
-    except (ServerFailed, ValueError, RuntimeError) as error:
-        make_console(stderr=True).print(f"prove: {error}", style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(1) from None
-    raise typer.Exit(code)
-
-
-if __name__ == "__main__":
-    app()
+    """Serve tiny models, ask for the same tokens from every cache tier, compare. Exit 1 unless every row holds."""
+    served = Runtime(runtime.absolute(), tuple(folder.absolute() for folder in path or ()))
+    raise typer.Exit(prove(served, speculation=speculation, hybrid=hybrid, json=json, work=work, hooks=fault or ()))

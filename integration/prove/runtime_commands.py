@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import subprocess
 import time
 from pathlib import Path
@@ -22,8 +21,9 @@ def runtime_command(
     prove: Annotated[bool, typer.Option(help="serve tiny models with it before it takes its place")] = False,
 ) -> None:
     """Build the patched runtime in build/runtime."""
-    from sm120.integration.build.installed_runtime import ScriptFailed, UnusableFolder
+    from sm120.integration.build.installed_runtime import ScriptFailed
     from sm120.integration.build.runtime import build_runtime
+    from sm120.integration.common.disk import is_full
     from sm120.integration.prove.served_proof import prove as serve_and_compare
     from sm120.integration.prove.server import ServerFailed
 
@@ -37,9 +37,11 @@ def runtime_command(
         report("proving that it serves")
         try:
             return serve_and_compare(home, json=rows, work=checkout.build / "prove", console=console)
-        except (ServerFailed, ScriptFailed, UnusableFolder, subprocess.TimeoutExpired, OSError) as error:
-            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        except (ServerFailed, ScriptFailed, subprocess.TimeoutExpired, OSError) as error:
+            if isinstance(error, OSError) and is_full(error):
                 raise  # has a message of its own
-            raise Refusal("proof-failed", str(error), path=checkout.build / "prove") from error
+            what = error.what if isinstance(error, Refusal) else str(error)
+            where = isinstance(error, ServerFailed) and error.path
+            raise Refusal("proof-failed", what, path=where or checkout.build / "prove", fix="see there") from error
 
     build_runtime(checkout, flavor, report, proof if prove else None)

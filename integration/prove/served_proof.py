@@ -9,9 +9,10 @@ from pathlib import Path
 from rich.console import Console
 
 from sm120.integration.build import models
-from sm120.integration.build.installed_runtime import Runtime, UnusableFolder
+from sm120.integration.build.installed_runtime import Runtime
 from sm120.integration.common import storage
 from sm120.integration.common.console import make_console
+from sm120.integration.common.refusal import Refusal
 from sm120.integration.prove import recipes
 from sm120.integration.prove.caching import DENSE_PROMPT, HYBRID_PROMPT, prove_caching
 from sm120.integration.prove.rows import Row
@@ -42,7 +43,7 @@ def prove(
     `caching=False` leaves the four rows out. `hooks` are fault files for the proof layer, to see a proof fail.
 
     Raises ServerFailed when a server dies, does not come up or answers an error, ScriptFailed when no model can be made,
-    UnusableFolder for a folder that is no runtime, and for a `last` that no proof made.
+    Refusal `runtime-missing` for a folder that is no runtime, `proof-folder` for a `last` that no proof made.
     """
     runtime = runtime if isinstance(runtime, Runtime) else Runtime(runtime.absolute())
     kept = work.absolute() / "models"
@@ -132,11 +133,14 @@ def prove(
 def emptied(folder: Path) -> Path:
     """`folder`, with nothing in it: logs and pages of an earlier proof would be taken for this one's.
 
-    Raises UnusableFolder, and leaves everything as it is, for a folder that this function did not make.
+    Raises Refusal `proof-folder`, and leaves everything as it is, for a folder that this function did not make.
     """
     if folder.is_symlink() or (folder.exists() and not (folder / MADE).is_file()):
-        raise UnusableFolder(
-            f"{folder} was not made by a proof, and a proof would empty it: move it, or name another --work"
+        raise Refusal(
+            "proof-folder",
+            "was not made by a proof, and a proof would empty it",
+            path=folder,
+            fix="move it, or name another --work",
         )
     for left in folder.parent.glob(f".{folder.name}-*"):
         if left.is_dir() and not left.is_symlink() and ((left / MADE).is_file() or not any(left.iterdir())):

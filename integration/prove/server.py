@@ -15,13 +15,23 @@ from typing import Any
 import httpx
 
 from sm120.integration.build.installed_runtime import Runtime
+from sm120.integration.common.refusal import Refusal
 from sm120.integration.common.server_command import Argument, command_line, free_port
 
 # One value of a command-line option: True is a bare flag, False and None leave it out, a sequence repeats the values.
 
 
-class ServerFailed(RuntimeError):
-    """The server died, never became healthy, or answered an error; the message ends with the tail of its log."""
+class ServerFailed(Refusal):
+    """The server died, never became healthy, or answered an error; a note has the tail of its log."""
+
+    def __init__(self, what: str, log: Path | None = None, tail: str = "") -> None:
+        last = (tail.strip().splitlines() or [""])[-1][:300]
+        said = f": {last}" if log and last else ""
+        super().__init__(
+            "server-failed", f"{' '.join(what.split())}{said}", path=log, fix="read its log" if log else None
+        )
+        if tail:
+            self.add_note(tail)
 
 
 @dataclass(frozen=True)
@@ -158,18 +168,22 @@ class Server:
             with httpx.Client(base_url=self.url, timeout=self.request_timeout, trust_env=False) as client:
                 response = client.request(method, path, **options)
         except httpx.HTTPError as error:
-            raise ServerFailed(f"{method} {path}: {error!r}\n{self.log_tail()}") from error
+            raise self.failed(f"{method} {path}: {error!r}") from error
         if response.status_code != 200:
-            raise ServerFailed(f"{method} {path}: {response.status_code} {response.text}\n{self.log_tail()}")
+            raise self.failed(f"{method} {path}: {response.status_code} {response.text}")
         try:
             return response.json()
         except json.JSONDecodeError:
             return response.text
 
     def log_tail(self, lines: int = 40) -> str:
-        """The last lines of the log, headed by its path."""
+        """The last lines of the log."""
         text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
-        return "\n".join([f"--- last lines of {self.log}", *text.splitlines()[-lines:]])
+        return "\n".join(text.splitlines()[-lines:])
+
+    def failed(self, what: str) -> ServerFailed:
+        """What went wrong, with the end of the log."""
+        return ServerFailed(what, self.log, self.log_tail())
 
     def memory_bytes(self) -> int:
         """Proportional resident memory of the whole process group, in bytes."""
@@ -196,14 +210,14 @@ class Server:
             while time.monotonic() < deadline:
                 code = self._process.poll()
                 if code is not None:
-                    raise ServerFailed(f"the server ended with code {code} before it was healthy\n{self.log_tail()}")
+                    raise self.failed(f"the server ended with code {code} before it was healthy")
                 try:
                     if client.get("/health").status_code == 200:
                         return
                 except httpx.HTTPError:
                     pass
                 time.sleep(0.25)
-        raise ServerFailed(f"the server was not healthy after {self.start_timeout:.0f} s\n{self.log_tail()}")
+        raise self.failed(f"the server was not healthy after {self.start_timeout:.0f} s")
 
 
 def _alive(group: int) -> bool:

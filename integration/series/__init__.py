@@ -1,1 +1,1 @@
-"""A patch series: pins, patch files, the overlay, and how they are applied, rewritten, edited and probed."""
+"""A patch series: pins, patch files, the overlay, and how they are applied, rewritten and edited."""

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
+import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from sm120.integration.common import git as git_environment
+from sm120.integration.common.git import isolated, run_git, words
 from sm120.integration.common.refusal import Refusal
+from sm120.integration.series.overlay import OverlayFile, place_overlay
 from sm120.integration.series.patch_file import Patch
+from sm120.integration.series.series import Series
 
 
 def apply_patch(tree: Path, patch: Patch) -> None:
@@ -22,8 +27,6 @@ def apply_patch(tree: Path, patch: Patch) -> None:
     """
     result = _git_apply(tree, patch.path)
     if result.returncode != 0:
-        if "No space left" in result.stderr:
-            raise Refusal("disk-full", f"no space left while applying {patch.slug}", path=tree)
         raise _conflict(patch, result.stderr)
     if drift := _drift(patch, result.stderr):
         raise drift
@@ -39,16 +42,60 @@ def apply_mode(tree: Path, patch_file: Path, *options: str) -> subprocess.Comple
     return _git_apply(tree, patch_file, *options)
 
 
+def apply_in_place(folder: Path, series: Series, overlay: list[OverlayFile]) -> None:
+    """Patch a user's own tree: everything is tried on copies of the touched files first.
+
+    Raises:
+        Refusal: whatever a patch or the overlay is refused for; `folder` is then untouched.
+    """
+    if not folder.is_dir():
+        raise Refusal("tree-missing", "no such folder", path=folder)
+    with tempfile.TemporaryDirectory(prefix="sm120-apply-") as name:
+        trial = Path(name)
+        copy_touched(folder, series.patches, trial)
+        for file in overlay:  # so that one which is there already is refused
+            if (folder / file.target).exists():
+                (trial / file.target).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(folder / file.target, trial / file.target)
+        apply_series(trial, series, overlay)
+        for path in [path for path in trial.rglob("*") if path.is_file()]:
+            target = folder / path.relative_to(trial)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            aside = target.with_name(f".{target.name}.tmp-apply")
+            shutil.copy(path, aside)
+            aside.replace(target)
+        for gone in {touched for patch in series.patches for touched in patch.touched}:
+            if not (trial / gone).exists():
+                (folder / gone).unlink(missing_ok=True)
+
+
+def apply_series(tree: Path, series: Series, overlay: list[OverlayFile]) -> None:
+    """Place the overlay in `tree` and apply every patch; the tree is spoiled when this is refused."""
+    place_overlay(tree, overlay)
+    for patch in series.patches:
+        apply_patch(tree, patch)
+
+
+def copy_touched(
+    pristine: Path, patches: Iterable[Patch], folder: Path, place: Callable[[str], str] = lambda target: target
+) -> None:
+    """Copy only the files that `patches` touch from `pristine` to `folder`, each to where `place` says."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for target in sorted({target for patch in patches for target in patch.touched}):
+        if (pristine / target).is_file():
+            path = folder / place(target)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(pristine / target, path)
+
+
 def _git_apply(tree: Path, patch_file: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = ["git", *git_environment.OPTIONS, "apply", "-p1", "--verbose", *options]
-    return subprocess.run(
-        [*command, patch_file.resolve()],
-        cwd=tree,
+    answer = run_git(
+        tree,
+        *("apply", "-p1", "--verbose", *options, str(patch_file.resolve())),
         # Inside another repository `git apply` silently skips paths outside its own folder: hide that repository.
-        env=git_environment.isolated() | {"GIT_CEILING_DIRECTORIES": str(tree.resolve().parent)},
-        text=True,
-        capture_output=True,
+        environment=isolated() | {"GIT_CEILING_DIRECTORIES": str(tree.resolve().parent)},
     )
+    return subprocess.CompletedProcess(answer.args, answer.returncode, "", words(answer))
 
 
 def _conflict(patch: Patch, stderr: str) -> Refusal:

@@ -6,49 +6,19 @@ really changed.
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sm120.integration.build.tree import copy_touched
-from sm120.integration.common import git as git_environment
+from sm120.integration.common.git import git
 from sm120.integration.common.refusal import Refusal
-from sm120.integration.series.apply import applies_with_drift
+from sm120.integration.series.apply import applies_with_drift, copy_touched
 from sm120.integration.series.overlay import OverlayFile, place_overlay
 from sm120.integration.series.patch_file import SEPARATOR, Patch
 from sm120.integration.series.series import Series, write_patches
 
 DIFF = ("diff", "--no-color", "--no-ext-diff", "--full-index", "--unified=3", "--src-prefix=a/", "--dst-prefix=b/")
-
-
-def git(folder: Path, *arguments: str) -> str:
-    """Run git in `folder` without the user's configuration and return its standard output.
-
-    Raises:
-        Refusal: `git-failed` with git's own message; `disk-full`.
-    """
-    environment = git_environment.isolated()
-    for role in ("AUTHOR", "COMMITTER"):
-        environment |= {
-            f"GIT_{role}_NAME": "sm120-runtime",
-            f"GIT_{role}_EMAIL": "patches@localhost",
-            f"GIT_{role}_DATE": "2000-01-01T00:00:00Z",
-        }
-    # core.quotepath keeps the output ASCII except for file contents; those stay bytes-clean through surrogateescape.
-    result = subprocess.run(
-        ["git", *git_environment.OPTIONS, *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        errors="surrogateescape",
-    )
-    if result.returncode != 0:
-        if "No space left" in result.stderr:
-            raise Refusal("disk-full", f"no space left for git {arguments[0]}", path=folder)
-        raise Refusal("git-failed", f"git {arguments[0]}: {result.stderr.strip()}", path=folder)
-    return result.stdout
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from sm120.integration.common.manifest import read_manifest
 from sm120.integration.common.refusal import Refusal
+from sm120.integration.series.switch import settle
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 WheelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.]+-[^-/]+(-[^-/]+){3}\.whl$")]
@@ -175,6 +176,7 @@ def load_pin(folder: Path) -> Pin:
     Raises:
         Refusal: `pin-syntax` or `pin-field`, with the line where TOML gives one.
     """
+    settle(folder)
     path = folder / "pin.toml"
     pin = read_manifest(path, Pin, "pin", missing="no pin for this project")
     if pin.project != folder.name:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from sm120.integration.common.refusal import Refusal, there_are
 from sm120.integration.series.patch_file import SLUG, Patch, parse_patch
 from sm120.integration.series.pin import Pin, load_pin
+from sm120.integration.series.switch import switch
 
 
 @dataclass(frozen=True)
@@ -80,28 +80,24 @@ def load_series(folder: Path) -> Series:
 def write_patches(folder: Path, texts: dict[str, bytes], slugs: list[str] | None = None) -> None:
     """Put the patches `texts` (by slug) into `folder`; with `slugs` these, in this order, are all of its series then.
 
-    Everything is written and checked aside, on the folder's own file system. What is left are renames: a full disk
-    changes nothing, and at no moment is a patch missing that the series names.
+    Everything happens in one step (see switch.py): a full disk or a killed process leaves the old series or the new one.
 
     Raises:
-        Refusal: what a patch is refused for; `folder` is then untouched.
+        Refusal: what a patch or a series is refused for; `folder` is then untouched.
     """
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.tmp-", dir=folder.parent) as name:
-        aside = Path(name) / folder.name
-        aside.mkdir()
-        for slug, text in texts.items():
-            (aside / f"{slug}.patch").write_bytes(text)
-            parse_patch(aside / f"{slug}.patch")
-        if slugs is not None:
-            comments = [line for line in (folder / "series").read_text().splitlines() if line.startswith("#")]
-            (aside / "series").write_text("\n".join([*comments, *(f"{slug}.patch" for slug in slugs)]) + "\n")
+    texts = {slug: text for slug, text in texts.items() if slugs is None or slug in slugs}
+    put = {folder / f"{slug}.patch": text for slug, text in texts.items()}
+    delete: list[Path] = []
+    if slugs is not None:
+        comments = [line for line in (folder / "series").read_text().splitlines() if line.startswith("#")]
+        put[folder / "series"] = ("\n".join([*comments, *(f"{slug}.patch" for slug in slugs)]) + "\n").encode()
+        delete = [path for path in folder.glob("*.patch") if path.stem not in slugs]
+
+    def check(copy: Path) -> None:
         for slug in texts:
-            (aside / f"{slug}.patch").replace(folder / f"{slug}.patch")
-        if slugs is not None:
-            (aside / "series").replace(folder / "series")
-            for stale in folder.glob("*.patch"):
-                if stale.stem not in slugs:
-                    stale.unlink()
+            parse_patch(copy / f"{slug}.patch")
+
+    switch(folder, put, delete, check=check)
 
 
 def _check_order(path: Path, lines: dict[str, int], patches: list[Patch]) -> None:

@@ -6,17 +6,16 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-from sm120.integration.build.identity import Recipe
-from sm120.integration.build.runtime import pristine_of
 from sm120.integration.common.checkout import Checkout
+from sm120.integration.common.git import git
 from sm120.integration.common.refusal import Refusal
 from sm120.integration.series.apply import apply_patch
-from sm120.integration.series.canonical import DIFF, git
+from sm120.integration.series.canonical import DIFF
 from sm120.integration.series.commit_message import header_of, message_of
-from sm120.integration.series.overlay import place_overlay
+from sm120.integration.series.overlay import OverlayFile, place_overlay
 from sm120.integration.series.patch_file import SEPARATOR, parse_patch
 from sm120.integration.series.pin import load_pin
-from sm120.integration.series.series import write_patches
+from sm120.integration.series.series import Series, write_patches
 
 BASE_TAG = "sm120-base"
 BRANCH = "series"
@@ -24,32 +23,36 @@ BRANCH = "series"
 WAITING = "sm120-waiting"
 
 
-def edit(checkout: Checkout, recipe: Recipe, folder: Path) -> int:
+def edit(series: Series, overlay: list[OverlayFile], pristine: Path, folder: Path) -> None:
     """Make `folder` a git repository of the patched tree: the overlaid release, then one commit per patch.
 
-    The commit message is the header in git's own form (see commit_message.py). Returns the number of patch commits.
+    The commit message is the header in git's own form (see commit_message.py).
 
     Raises:
         Refusal: `workspace-exists` when `folder` is no folder or not empty; `patch-conflict` and its kind. The commits up to a
             refused patch stay, so that it can be mended there.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise Refusal("workspace-exists", "is not an empty folder", path=folder, fix="name a new folder")
-    shutil.copytree(pristine_of(checkout, recipe), folder, dirs_exist_ok=True, symlinks=True)
-    place_overlay(folder, recipe.overlay)
+    check_empty(folder)
+    shutil.copytree(pristine, folder, dirs_exist_ok=True, symlinks=True)
+    place_overlay(folder, overlay)
     git(folder, "init", "--quiet", f"--initial-branch={BRANCH}")
     git(folder, "add", "--all", "--force")
-    git(folder, "commit", "--quiet", "--message", f"{recipe.series.project} {recipe.series.pin.version} and overlay")
+    git(folder, "commit", "--quiet", "--message", f"{series.project} {series.pin.version} and overlay")
     git(folder, "tag", BASE_TAG)
-    waiting = [patch.slug for patch in recipe.series.patches]
-    for patch in recipe.series.patches:
+    waiting = [patch.slug for patch in series.patches]
+    for patch in series.patches:
         (folder / ".git" / WAITING).write_text("\n".join(waiting))
         apply_patch(folder, patch)
         git(folder, "add", "--all", "--force")
         git(folder, "commit", "--quiet", "--cleanup=verbatim", "--message", message_of(patch))
         waiting.remove(patch.slug)
     (folder / ".git" / WAITING).write_text("")
-    return len(recipe.series.patches)
+
+
+def check_empty(folder: Path) -> None:
+    """Refuse, with `workspace-exists`, what is there and is no empty folder."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise Refusal("workspace-exists", "is not an empty folder", path=folder, fix="name a new folder")
 
 
 class Saved(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Callable
@@ -14,12 +13,13 @@ from pydantic import ValidationError
 
 from sm120.integration.build import models
 from sm120.integration.build.installed_runtime import Runtime
+from sm120.integration.build.runtime_record import read_record
 from sm120.integration.common.checkout import Checkout
 from sm120.integration.common.manifest import first_problem
 from sm120.integration.common.refusal import Refusal
 from sm120.integration.serve.namespace import namespace_store as store
 from sm120.integration.serve.namespace.checkpoint import HashCache, read_checkpoint
-from sm120.integration.serve.namespace.namespace_identity import identity, runtime_identity
+from sm120.integration.serve.namespace.namespace_identity import identity
 from sm120.integration.serve.preflight import Check, ask_machine, preflight, visible_to
 from sm120.integration.serve.profile import Profile
 from sm120.integration.serve.server_arguments import Machine, arguments, environment, serving
@@ -83,17 +83,16 @@ def prepare(checkout: Checkout, profile: Profile, *, host: str, port: int) -> Pr
 def namespace(prepared: Prepared, model: Path) -> store.Namespace:
     """Create or check the namespace of what this server will store."""
     assert prepared.storage is not None
-    profile, record = prepared.profile, prepared.runtime / "runtime.json"
-    versions = json.loads(record.read_text()).get("versions", {})
+    profile, record = prepared.profile, read_record(prepared.runtime)
     cache = HashCache(prepared.storage / ".hashes.json")
     checkpoints = {"target": read_checkpoint(model, cache)}
     if profile.paths.draft:
         checkpoints["draft"] = read_checkpoint(Path(profile.paths.draft), cache)
     try:
-        meaning = serving(profile, prepared.machine, versions.get("torch", "unknown"), prepared.surroundings())
+        meaning = serving(profile, prepared.machine, record.versions.get("torch", "unknown"), prepared.surroundings())
     except ValidationError as error:
         raise Refusal("profile-schema", first_problem(error, "the identity of what is stored")) from None
-    wanted = identity(checkpoints, runtime_identity(record), meaning)
+    wanted = identity(checkpoints, record.identity, meaning)
     return store.open_namespace(prepared.storage, profile.label, wanted)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from sm120.integration.build.launcher import available_memory
 from sm120.integration.common.gpus import Gpu
 from sm120.integration.common.refusal import Refusal
 from sm120.integration.serve.capacity import GIB, Capacity, capacity, number
@@ -67,7 +68,7 @@ def host_memory(profile: Profile, weights: Weights | None, found: Capacity | Non
         needed = host_need(profile, weights or assumed_weights(profile), found or _planned(profile, weights))
         wanted, parts = needed.bytes, needed.told()
     need = f"{wanted / 1e9:.1f} GB available ({parts})"
-    available = available_bytes()
+    available = available_memory()
     if available is None:
         return Found(None, "unknown", need)
     ok = available >= wanted
@@ -87,22 +88,6 @@ def read_weights(profile: Profile) -> Weights | None:
         return checkpoint_weights(profile)
     except Refusal:
         return None
-
-
-def available_bytes() -> int | None:
-    """MemAvailable, or what the control group leaves where that is less; None where the kernel does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) * 1024
-    except (OSError, StopIteration, ValueError):
-        return None
-    try:
-        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-        cached = dict(line.split() for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines())
-        return min(available, limit - used + int(cached.get("inactive_file", 0)))
-    except (OSError, ValueError):
-        return available
 
 
 def wsl2(profile: Profile) -> Found | None:

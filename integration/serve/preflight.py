@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sm120.integration.build.compilers import compile_needs
+from sm120.integration.build.runtime_record import layer_folder, record_or_none
 from sm120.integration.common import storage as prove_storage
 from sm120.integration.common.gpus import Gpu, gpus, visible
 from sm120.integration.serve.capacity import Capacity
@@ -144,21 +145,17 @@ def nearest(folder: Path) -> Path:
 def _runtime(profile: Profile, runtime: Path) -> Check:
     need = "a built runtime" if profile.runtime == "any" else f"the {profile.runtime} runtime"
     fix = "make runtime" if profile.runtime == "any" else f"make runtime RUNTIME={profile.runtime}"
-    try:
-        manifest = json.loads((runtime / "runtime.json").read_text())
-        flavor, identity = manifest["ingredients"]["flavor"], manifest["identity"]
-    except (OSError, ValueError, KeyError, TypeError):
+    record = record_or_none(runtime)
+    if record is None:
         return Check("runtime", False, "none installed", need, fix)
-    ok = profile.runtime in ("any", flavor)
-    return Check("runtime", ok, f"{flavor}, {identity[:12]}", need, "" if ok else fix)
+    ok = profile.runtime in ("any", record.flavor)
+    return Check("runtime", ok, f"{record.flavor}, {record.identity[:12]}", need, "" if ok else fix)
 
 
 def _layer(runtime: Path) -> Path | None:
-    try:
-        layer = runtime.resolve().parents[1] / "deps" / json.loads((runtime / "runtime.json").read_text())["deps"]
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
-        return None
-    return layer if layer.is_dir() else None
+    record = record_or_none(runtime)
+    layer = layer_folder(runtime, record.deps) if record else None
+    return layer if layer and layer.is_dir() else None
 
 
 def _gpu_memory(profile: Profile, gpus: list[Gpu] | None) -> Check:

@@ -22,10 +22,13 @@ from packaging.version import Version
 from tomlkit.items import AoT
 
 from sm120.integration.common.checkout import Checkout
+from sm120.integration.common.git import git
 from sm120.integration.common.refusal import Refusal
-from sm120.integration.series.canonical import DIFF, git
-from sm120.integration.series.patch_file import SEPARATOR, Patch, parse_patch
+from sm120.integration.series.canonical import DIFF
+from sm120.integration.series.patch_file import SEPARATOR, Patch
 from sm120.integration.series.pin import Artifact, Pin
+from sm120.integration.series.series import load_series
+from sm120.integration.series.switch import switch
 from sm120.integration.upstream.history import History
 from sm120.integration.upstream.ladder import Change, apply_to
 from sm120.integration.upstream.matrix import Cell, column, make_columns
@@ -315,7 +318,8 @@ def accept(checkout: Checkout, plan: Plan, drop: list[str], taken: Sequence[str]
 
     Patches that upstream has are taken off the series, and their probes go to `tests/upstream_probes/`, where they must
     pass on the new pin. Nothing is written when a patch is still open and not named in `drop`, or when one is called
-    merged on less than an exact reverse and not named in `taken` by a person who looked.
+    merged on less than an exact reverse and not named in `taken` by a person who looked. Everything changes in one step
+    (see series/switch.py), after the new series was read as a whole.
 
     Raises:
         Refusal: `bump-open`, `bump-unsure`, `bump-stale` when the series changed since the plan was made,
@@ -352,49 +356,59 @@ def accept(checkout: Checkout, plan: Plan, drop: list[str], taken: Sequence[str]
         raise Refusal("bump-open", f"{', '.join(orphans)} require what --drop names", path=folder / "series")
     new_pin = _new_pin(staged.series.pin, plan)
     made = bump_folder(checkout, plan.project, plan.version) / "patches"
-    done, kept = [], []
-    for patch, outcome in zip(patches, plan.outcomes, strict=True):
-        if outcome.kind in KEEP and patch.slug not in drop:
-            kept.append(patch.slug)
-            if (made / patch.path.name).read_bytes() != patch.path.read_bytes():
-                shutil.copyfile(made / patch.path.name, patch.path)
-                done.append(f"{patch.slug}: rewritten ({outcome.kind})")
-        else:
-            done.append(_retire(checkout, patch, outcome))
+    outcomes = {outcome.slug: outcome for outcome in plan.outcomes}
+    kept = [p.slug for p in patches if outcomes[p.slug].kind in KEEP and p.slug not in drop]
     gone = {patch.slug for patch in patches} - set(kept)
-    for slug in kept:
-        _forget_requirements(folder / f"{slug}.patch", gone)
-    (folder / "series").write_text(_kept_lines((folder / "series").read_text(), gone))
-    _move_pin(folder / "pin.toml", plan, new_pin)
+    done: list[str] = []
+    put: dict[Path, bytes] = {}
+    delete: list[Path] = []
+    for patch in patches:
+        outcome = outcomes[patch.slug]
+        if patch.slug in gone:
+            done.append(_retire(checkout, patch, outcome, put, delete))
+            continue
+        old, new = patch.path.read_bytes(), (made / patch.path.name).read_bytes()
+        if new != old:
+            done.append(f"{patch.slug}: rewritten ({outcome.kind})")
+        put[patch.path] = _without_requirements(new, gone)
+    put[folder / "series"] = _kept_lines((folder / "series").read_text(), gone).encode()
+    put[folder / "pin.toml"] = _moved_pin((folder / "pin.toml").read_text(), plan, new_pin).encode()
     done.append(f"pin: {plan.pinned} → {plan.version}: {', '.join(one.file for one in new_pin.artifacts)}")
     done += new_pin.lines
-    done += filter(None, [_list_release(folder, plan)])
-    for slug in kept:
-        parse_patch(folder / f"{slug}.patch")
+    if listed := _listed_release(folder, plan):
+        put[folder / "releases.toml"] = listed.encode()
+        done.append(f"releases.toml: {plan.version} listed")
+
+    def check(copy: Path) -> None:
+        load_series(copy)
+        load_releases(copy)
+
+    switch(folder, put, delete, check=check)
     return done
 
 
-def _retire(checkout: Checkout, patch: Patch, outcome: Outcome) -> str:
-    patch.path.unlink()
+def _retire(checkout: Checkout, patch: Patch, outcome: Outcome, put: dict[Path, bytes], delete: list[Path]) -> str:
+    """Take a patch off the series: note its file and its probe in `put` and `delete`."""
+    delete.append(patch.path)
     probe = checkout.root / patch.fields["Probe"]
     if outcome.kind in ("merged", "superseded") and probe.is_file():
         target = checkout.root / "tests" / "upstream_probes" / patch.project / probe.name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        probe.rename(target)
+        put[target] = probe.read_bytes()
+        delete.append(probe)
         return f"{patch.slug}: {outcome.kind}, taken off; its probe now guards upstream as {target.name}"
     return f"{patch.slug}: dropped"
 
 
-def _forget_requirements(path: Path, gone: set[str]) -> None:
-    """Take slugs that left the series out of `Requires:`."""
-    patch = parse_patch(path)
+def _without_requirements(patch: bytes, gone: set[str]) -> bytes:
+    """`patch` without the slugs that left the series in its `Requires:`."""
+    header, separator, diff = patch.decode(errors="surrogateescape").partition(f"\n{SEPARATOR}")
     lines = []
-    for line in patch.header.splitlines(keepends=True):
+    for line in f"{header}\n".splitlines(keepends=True):
         if line.startswith("Requires: "):
             left = [name for name in line.removeprefix("Requires: ").strip().split(", ") if name not in gone]
             line = f"Requires: {', '.join(left)}\n" if left else ""
         lines.append(line)
-    path.write_text("".join(lines) + SEPARATOR + patch.diff, errors="surrogateescape")
+    return "".join([*lines, separator.removeprefix("\n"), diff]).encode(errors="surrogateescape")
 
 
 def _kept_lines(text: str, gone: set[str]) -> str:
@@ -445,8 +459,8 @@ def _missing(distribution: str, version: str, served: Artifact) -> str:
     )
 
 
-def _move_pin(path: Path, plan: Plan, new: _NewPin) -> None:
-    document = tomlkit.parse(path.read_text())
+def _moved_pin(text: str, plan: Plan, new: _NewPin) -> str:
+    document = tomlkit.parse(text)
     document["git_tag"] = str(document["git_tag"]).replace(plan.pinned, plan.version)
     document["version"] = plan.version
     document["artifacts"] = _tables(new.artifacts)
@@ -454,7 +468,7 @@ def _move_pin(path: Path, plan: Plan, new: _NewPin) -> None:
         if found := new.companions.get(str(companion["distribution"])):
             companion["version"] = plan.version
             companion["artifacts"] = _tables(found)
-    path.write_text(tomlkit.dumps(document))
+    return tomlkit.dumps(document)
 
 
 def _tables(artifacts: list[Artifact]) -> AoT:
@@ -464,14 +478,12 @@ def _tables(artifacts: list[Artifact]) -> AoT:
     return tables
 
 
-def _list_release(folder: Path, plan: Plan) -> str:
-    """Add the new pin to `releases.toml` when it is not listed, so that the matrix has its column."""
+def _listed_release(folder: Path, plan: Plan) -> str:
+    """`releases.toml` with the new pin, so that the matrix has its column; empty when it is listed."""
     if any(release.version == plan.version for release in load_releases(folder)):
         return ""
-    path = folder / "releases.toml"
     entry = f'[[releases]]\nversion = "{plan.version}"\nfile = "{plan.file}"\nsha256 = "{plan.sha256}"\n'
-    path.write_text(f"{path.read_text().rstrip()}\n\n{entry}")
-    return f"releases.toml: {plan.version} listed"
+    return f"{(folder / 'releases.toml').read_text().rstrip()}\n\n{entry}"
 
 
 def _overlay(staged: Staged) -> dict[str, bytes]:

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sm120.integration.build.identity import Recipe
-from sm120.integration.build.tree import copy_touched
 from sm120.integration.common.checkout import Checkout
 from sm120.integration.common.refusal import Refusal
-from sm120.integration.series.apply import applies_with_drift
+from sm120.integration.series.apply import applies_with_drift, copy_touched
 from sm120.integration.series.overlay import load_overlay, place_overlay
 from sm120.integration.series.patch_file import Patch
-from sm120.integration.series.probes import ProbeResult, run_probes
 from sm120.integration.series.series import Series
+from sm120.integration.upstream.probes import ProbeResult, run_probes
 
 
 @dataclass(frozen=True)

@@ -16,16 +16,17 @@ from pathlib import Path
 
 from sm120.integration.build.identity import Recipe
 from sm120.integration.build.runtime import pristine_of
-from sm120.integration.build.tree import copy_touched
-from sm120.integration.common import git as git_environment
 from sm120.integration.common.checkout import Checkout
+from sm120.integration.common.git import isolated as without_user
+from sm120.integration.common.git import of_the_user, run_git, words
 from sm120.integration.common.refusal import Refusal
+from sm120.integration.series.apply import copy_touched
 from sm120.integration.series.overlay import OverlayFile, load_overlay
 from sm120.integration.series.patch_file import Patch
 from sm120.integration.series.pin import Pin
-from sm120.integration.series.probes import probe_modules
 from sm120.integration.upstream.closure import Closure
 from sm120.integration.upstream.field_table import new_fields, with_fields
+from sm120.integration.upstream.probes import probe_modules
 from sm120.integration.upstream.shared_modules import from_package
 from sm120.integration.upstream.style import styled, styled_cpp
 
@@ -248,8 +249,7 @@ def _apply_cached(clone: Path, environment: dict[str, str], diff: str, patch: Pa
         stdin=diff.encode(errors="surrogateescape"),
     )
     if result.returncode != 0:
-        reason = result.stderr.decode(errors="replace").strip().splitlines()
-        failed = [line.removeprefix("error: ") for line in reason if line.startswith("error: ")]
+        failed = [line.removeprefix("error: ") for line in words(result).splitlines() if line.startswith("error: ")]
         raise Refusal(
             "export-conflict",
             f"{patch.slug} does not fit there: {'; '.join(failed[:3]) or 'refused'}",
@@ -270,8 +270,8 @@ def _git(
     data = stdin.encode() if isinstance(stdin, str) else stdin
     result = _run(clone, list(arguments), environment=environment, isolated=isolated, stdin=data)
     if result.returncode != 0:
-        words = result.stderr.decode(errors="replace").strip().splitlines()
-        raise Refusal(code, what or f"git {arguments[0]}: {words[-1] if words else 'failed'}", path=clone)
+        said = words(result).splitlines()
+        raise Refusal(code, what or f"git {arguments[0]}: {said[-1] if said else 'failed'}", path=clone)
     return result.stdout.decode(errors="surrogateescape").strip()
 
 
@@ -288,13 +288,7 @@ def _run(
     stdin: bytes | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
     # The user's own configuration counts here, identity and signing included; only what would change bytes is fixed.
-    base = git_environment.isolated() if isolated else git_environment.of_the_user()
+    base = without_user() if isolated else of_the_user()
     if not clone.is_dir():
         raise Refusal("export-clone", "no such folder", path=clone)
-    return subprocess.run(
-        ["git", *git_environment.OPTIONS, *arguments],
-        cwd=clone,
-        env=base | (environment or {}),
-        input=stdin if stdin is not None else b"",
-        capture_output=True,
-    )
+    return run_git(clone, *arguments, environment=base | (environment or {}), stdin=stdin or b"")

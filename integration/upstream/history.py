@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sm120.integration.common import git as git_environment
+from sm120.integration.common.git import isolated, run_git, words
 from sm120.integration.common.refusal import Refusal
 from sm120.integration.series.pin import Pin
 
@@ -104,21 +103,16 @@ class History:
 
     def _say(self, *arguments: str, lacks: str = "is no git repository") -> str:
         """git's answer about the clone, without writing anything."""
-        command = ["git", "-C", str(self.clone), *arguments]
-        result = subprocess.run(command, capture_output=True, text=True, env=git_environment.isolated())
-        if result.returncode != 0:
+        answer = run_git(self.clone, *arguments) if self.clone.is_dir() else None
+        if answer is None or answer.returncode != 0:
             fix = "git clone --filter=blob:none URL, with its tags"
             raise Refusal("history-clone", lacks, path=self.clone, fix=fix)
-        return result.stdout.strip()
+        return answer.stdout.decode(errors="replace").strip()
 
     def _git(self, arguments: list[str], env: dict[str, str], data: bytes | None = None) -> str:
-        result = subprocess.run(
-            ["git", f"--git-dir={self._git_dir}", *git_environment.OPTIONS, *arguments],
-            input=data,
-            capture_output=True,
-            env=git_environment.isolated() | env,
-        )
-        if result.returncode != 0:
-            words = (result.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"])[-1]
-            raise Refusal("history-git", f"git {arguments[0]}: {words}", path=self.clone)
-        return os.fsdecode(result.stdout)
+        where = f"--git-dir={self._git_dir}"
+        answer = run_git(self.clone, where, *arguments, environment=isolated() | env, stdin=data or b"")
+        if answer.returncode != 0:
+            said = (words(answer).splitlines() or ["no reason given"])[-1]
+            raise Refusal("history-git", f"git {arguments[0]}: {said}", path=self.clone)
+        return os.fsdecode(answer.stdout)

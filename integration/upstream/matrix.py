@@ -19,12 +19,12 @@ from sm120.integration.common.checkout import Checkout
 from sm120.integration.common.refusal import Refusal
 from sm120.integration.series.overlay import load_overlay
 from sm120.integration.series.patch_file import Patch
-from sm120.integration.series.probes import ProbeResult, probe_modules, run_probes, without_paths
 from sm120.integration.series.series import Series, load_series
 from sm120.integration.upstream import ladder
 from sm120.integration.upstream.history import History
 from sm120.integration.upstream.hunks import Hunk
 from sm120.integration.upstream.ladder import Rung, TextVerdict, apply_to, climb, decide
+from sm120.integration.upstream.probes import ProbeResult, probe_modules, run_probes, without_paths
 from sm120.integration.upstream.recorded_matrix import (
     Record,
     RecordedCell,

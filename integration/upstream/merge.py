@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 from pathlib import Path
 
-from sm120.integration.common import git as git_environment
+from sm120.integration.common.git import run_git
 
 
 def merge_file(
@@ -22,6 +21,5 @@ def merge_file(
         for path, data in zip(paths, (current, base, other), strict=True):
             path.write_bytes(data)
         options = [part for label in labels or () for part in ("-L", label)]
-        command = ["git", *git_environment.OPTIONS, "merge-file", "-p", "--diff3", *options, *map(str, paths)]
-        result = subprocess.run(command, capture_output=True, cwd=folder, env=git_environment.isolated())
+        result = run_git(folder, "merge-file", "-p", "--diff3", *options, *map(str, paths))
     return result.stdout, result.returncode == 0

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from sm120.integration.build.fetch import sha256_of
+from sm120.integration.common.pip import pip
 from sm120.integration.series.pin import Artifact
 
 # glibc versions that a wheel may be built for; pip takes platform tags literally when it resolves for another machine.
@@ -23,11 +22,11 @@ def wheel_for(distribution: str, version: str, served: Artifact) -> Artifact | N
     """
     with tempfile.TemporaryDirectory(prefix="sm120-wheels-") as name:
         report = Path(name) / "report.json"
-        command = [sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--disable-pip-version-check"]
-        command += ["--ignore-installed", "--no-deps", "--only-binary=:all:", "--report", str(report)]
-        command += ["--target", str(Path(name) / "none"), *_target(served), f"{distribution}=={version}"]
-        result = subprocess.run(command, capture_output=True, text=True)
-        if result.returncode != 0:
+        wanted = f"{distribution}=={version}"
+        options = ["--quiet", "--ignore-installed", "--no-deps", "--only-binary=:all:", "--report", str(report)]
+        options += ["--target", str(Path(name) / "none"), *_target(served)]
+        answer = pip("install", "--dry-run", *options, wanted, doing=f"asking for {wanted}", where=report)
+        if answer.returncode != 0:
             return None
         try:
             (found,) = json.loads(report.read_text())["install"]

@@ -13,10 +13,10 @@ from sm120.integration.common.checkout import Checkout, find_checkout
 from sm120.integration.common.console import make_console, working
 from sm120.integration.common.refusal import Refusal, there_are
 from sm120.integration.series.completion import slugs
-from sm120.integration.series.probes import run_probes
 from sm120.integration.upstream.closure import Closure, find_closure, prove_closure, undeclared
 from sm120.integration.upstream.export import added_files, check_clone, check_folder, export_mbox, export_onto
 from sm120.integration.upstream.pr_body import find_template, pr_body
+from sm120.integration.upstream.probes import run_probes
 
 console = make_console()
 

@@ -6,14 +6,13 @@ The headings are those of the clone's own template when it has one.
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
-from sm120.integration.common import git as git_environment
+from sm120.integration.common.git import of_the_user, run_git
 from sm120.integration.series.patch_file import Patch
 from sm120.integration.series.pin import Pin
-from sm120.integration.series.probes import ProbeResult
 from sm120.integration.upstream.closure import Closure
+from sm120.integration.upstream.probes import ProbeResult
 
 # Sections by the words that projects' templates use for them, the first that matches.
 MEANINGS = (
@@ -90,16 +89,10 @@ def _parts(template: str) -> list[tuple[str, str]]:
 
 def find_template(clone: Path, ref: str) -> str | None:
     """The pull request template of `clone` at `ref`, wherever GitHub would look for it."""
-    environment = git_environment.of_the_user()
-    listing = subprocess.run(
-        ["git", "ls-tree", "-r", "--name-only", ref], cwd=clone, env=environment, capture_output=True, text=True
-    )
-    for name in listing.stdout.splitlines():
+    listing = run_git(clone, "ls-tree", "-r", "--name-only", ref, environment=of_the_user())
+    for name in listing.stdout.decode().splitlines():
         if re.fullmatch(r"(\.github/|docs/)?pull_request_template\.md", name, re.IGNORECASE):
-            shown = subprocess.run(
-                ["git", "show", f"{ref}:{name}"], cwd=clone, env=environment, capture_output=True, text=True
-            )
-            return shown.stdout
+            return run_git(clone, "show", f"{ref}:{name}", environment=of_the_user()).stdout.decode()
     return None
 
 

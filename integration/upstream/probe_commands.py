@@ -23,7 +23,7 @@ def probe_command(
     from sm120.integration.build.identity import load_recipe
     from sm120.integration.build.runtime import pristine_of
     from sm120.integration.build.tree import patched_tree
-    from sm120.integration.series.probes import run_probes
+    from sm120.integration.upstream.probes import run_probes
 
     checkout = find_checkout()
     recipes = [load_recipe(checkout, name) for name in checkout.projects()]

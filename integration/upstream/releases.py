@@ -18,6 +18,7 @@ from sm120.integration.common.checkout import Checkout
 from sm120.integration.common.manifest import read_manifest
 from sm120.integration.common.refusal import Refusal
 from sm120.integration.series.pin import Artifact, Sha256, WheelName
+from sm120.integration.series.switch import settle
 
 
 class Release(BaseModel):
@@ -87,6 +88,7 @@ def load_releases(folder: Path) -> list[Release]:
     Raises:
         Refusal: `releases-missing`, `releases-syntax`, `releases-field`, `releases-twice`.
     """
+    settle(folder)
     path = folder / "releases.toml"
     releases = read_manifest(path, _Releases, "releases", missing="no releases are listed for this project").releases
     versions = [Version(release.version) for release in releases]

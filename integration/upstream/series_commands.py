@@ -70,7 +70,7 @@ def series_refresh(
 def series_apply(project: str, folder: Path) -> None:
     """Place the overlay and apply the series in FOLDER (an unpacked wheel of the pin), all of it or nothing."""
     from sm120.integration.build.identity import load_recipe
-    from sm120.integration.build.tree import apply_in_place
+    from sm120.integration.series.apply import apply_in_place
 
     recipe = load_recipe(find_checkout(), project)
     apply_in_place(folder, recipe.series, recipe.overlay)
@@ -85,7 +85,8 @@ def series_quilt(project: str, folder: Path) -> None:
 
     if folder.exists():
         raise Refusal("quilt-exists", "is there already", path=folder, fix="name a new folder")
-    export_quilt(load_recipe(find_checkout(), project), folder)
+    recipe = load_recipe(find_checkout(), project)
+    export_quilt(recipe.series, recipe.overlay, folder)
     console.print(f"{folder}: quilt push -a --fuzz=0")
 
 
@@ -93,11 +94,15 @@ def series_quilt(project: str, folder: Path) -> None:
 def series_edit(project: str, folder: Path) -> None:
     """Make FOLDER a git repository with one commit per patch, to work on with git."""
     from sm120.integration.build.identity import load_recipe
-    from sm120.integration.series.workspace import edit
+    from sm120.integration.build.runtime import pristine_of
+    from sm120.integration.series.workspace import check_empty, edit
 
     checkout = find_checkout()
+    check_empty(folder)  # before anything is fetched
     with working(f"making a commit of each patch of {project}"):
-        count = edit(checkout, load_recipe(checkout, project), folder)
+        recipe = load_recipe(checkout, project)
+        edit(recipe.series, recipe.overlay, pristine_of(checkout, recipe), folder)
+    count = len(recipe.series.patches)
     console.print(f"{count} patches as commits on branch 'series' of {folder}; write them back with sm120 series save")
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +12,7 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from sm120.integration.common.checkout import Checkout
+from sm120.integration.common.pip import pip, reason
 from sm120.integration.common.refusal import Refusal
 from sm120.integration.series.pin import load_pin
 from sm120.integration.upstream.bump import Plan, plan_bump
@@ -93,12 +91,10 @@ def index_versions(distribution: str) -> list[Version]:
     Raises:
         Refusal: `watch-index` when pip gives no answer.
     """
-    command = [sys.executable, "-m", "pip", "index", "versions", "--disable-pip-version-check", distribution]
-    result = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"NO_COLOR": "1"})
-    found = re.search(r"Available versions: (.+)", result.stdout)
-    if result.returncode != 0 or not found:
-        words = (result.stderr.strip().splitlines() or ["no versions"])[-1]
-        raise Refusal("watch-index", f"{distribution}: {words}")
+    answer = pip("index", "versions", distribution, doing="asking the index", where=Path(tempfile.gettempdir()))
+    found = re.search(r"Available versions: (.+)", answer.stdout)
+    if answer.returncode != 0 or not found:
+        raise Refusal("watch-index", f"{distribution}: {reason(answer, 'no versions')}")
     versions = set()
     for text in found[1].split(","):
         try:
@@ -130,13 +126,12 @@ def unlisted_release(checkout: Checkout, project: str, version: str) -> Iterator
     """
     pin = load_pin(checkout.patches / project)
     with tempfile.TemporaryDirectory(prefix="sm120-release-") as name:
-        command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--quiet", "--no-deps"]
-        command += ["--only-binary=:all:", "-d", name, f"{pin.distribution}=={version}"]
-        result = subprocess.run(command, capture_output=True, text=True)
+        wanted = f"{pin.distribution}=={version}"
+        options = ["--quiet", "--no-deps", "--only-binary=:all:", "-d", name]
+        answer = pip("download", *options, wanted, doing=f"fetching {wanted}", where=Path(name))
         wheels = list(Path(name).glob("*.whl"))
-        if result.returncode != 0 or not wheels:
-            words = (result.stderr.strip().splitlines() or ["no wheel"])[-1]
-            raise Refusal("release-unfetched", f"{pin.distribution}=={version}: {words}")
+        if answer.returncode != 0 or not wheels:
+            raise Refusal("release-unfetched", f"{wanted}: {reason(answer, 'no wheel')}")
         yield local_release(wheels[0], version, pin.distribution), wheels[0]
 
 

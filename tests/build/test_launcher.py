@@ -105,6 +105,17 @@ def test_memory_of_a_control_group(tmp_path: Path) -> None:
         (tmp_path / "memory.max").write_text(limit + "\n")
         (tmp_path / "memory.current").write_text(f"{GB}\n")
         assert launcher.available_memory(meminfo, tmp_path) == expected
+    # Files that it has read count as used until somebody wants their memory.
+    (tmp_path / "memory.max").write_text("40000000000\n")
+    (tmp_path / "memory.current").write_text("30000000000\n")
+    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 5000000000\n")
+    assert launcher.available_memory(meminfo, tmp_path) == 15 * GB
+
+
+def test_a_kernel_that_does_not_say_is_not_taken_at_a_guess(tmp_path: Path) -> None:
+    assert launcher.available_memory(tmp_path / "meminfo", tmp_path) is None
+    (tmp_path / "meminfo").write_text("MemTotal: 2 kB\n")
+    assert launcher.available_memory(tmp_path / "meminfo", tmp_path) is None
 
 
 @pytest.fixture
@@ -145,10 +156,20 @@ def test_through_a_link(home: Path, tmp_path: Path, layer: Path) -> None:
     assert done.stdout.strip() == str(layer / "toolkit"), done.stderr
 
 
-@pytest.mark.parametrize(("words", "said"), [([], "usage"), (["no-such-command"], "no such command")])
+@pytest.mark.parametrize(("words", "said"), [([], "no command is given"), (["no-such-command"], "no such command")])
 def test_with_runtime_and_nothing_to_run(home: Path, words: list[str], said: str) -> None:
     done = started(home, str(home / "bin" / "with-runtime"), *words)
-    assert done.returncode != 0 and said in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and done.stderr.startswith("error: [command-missing] ") and said in done.stderr
+    assert len(done.stderr.splitlines()) == 2 and "  fix: " in done.stderr
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", '{"identity": "0"}'])
+def test_a_runtime_that_is_not_whole_says_so(home: Path, text: str | None) -> None:
+    (home / "runtime.json").unlink()
+    if text is not None:
+        (home / "runtime.json").write_text(text)
+    done = started(home, str(home / "bin" / "serve"))
+    assert done.returncode == 2 and done.stderr.startswith("error: [runtime-record] ") and "make runtime" in done.stderr
 
 
 def test_serve_gets_every_argument(home: Path) -> None:

@@ -473,7 +473,7 @@ def quilt_tree(checkout, recipe, pristine: Path, folder: Path) -> Path:
     from sm120.integration.series.quilt import export_quilt
 
     shutil.copytree(pristine, folder, symlinks=True)
-    export_quilt(recipe, folder / "patches")
+    export_quilt(recipe.series, recipe.overlay, folder / "patches")
     environment = os.environ | {"QUILT_PATCHES": "patches", "QUILTRC": "-"}
     result = subprocess.run(
         ["quilt", "push", "-a", "--fuzz=0"], cwd=folder, env=environment, capture_output=True, text=True

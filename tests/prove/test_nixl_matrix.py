@@ -7,6 +7,7 @@ import sys
 import pytest
 from rich.console import Console
 
+from sm120.integration.common.refusal import Refusal
 from sm120.integration.prove.nixl_check.nixl_cases import CASES as RUNNABLE
 from sm120.integration.prove.nixl_check.nixl_commands import show
 from sm120.integration.prove.nixl_check.nixl_matrix import CASES, QUEUES, Matrix, Row, run_matrix
@@ -56,15 +57,15 @@ def test_a_queue_that_nothing_is_known_of_is_not_recommended():
 
 
 def test_wrong_names_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="unknown NIXL check case 'shortread'; known: round-trip"):
+    with pytest.raises(Refusal, match=r"\[nixl-case\] no case is called 'shortread'; did you mean short-read"):
         run_matrix(sys.executable, tmp_path, cases=["shortread"])
-    with pytest.raises(ValueError, match="unknown NIXL check queue 'io_uring'; known: uring"):
+    with pytest.raises(Refusal, match=r"\[nixl-case\] no queue is called 'io_uring'; did you mean uring"):
         run_matrix(sys.executable, tmp_path, queues=("io_uring",))
 
 
 def test_python_without_nixl_is_refused(tmp_path):
     (tmp_path / "nixl.py").write_text("raise ImportError('no NIXL here')\n")
-    with pytest.raises(ValueError, match="has no usable NIXL"):
+    with pytest.raises(Refusal, match=r"\[nixl-unusable\] .*has no usable NIXL"):
         run_matrix(sys.executable, tmp_path, cases=["round-trip"], pythonpath=str(tmp_path))
 
 

@@ -4,10 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from sm120.integration.build.installed_runtime import Runtime
+from sm120.integration.common.refusal import Refusal
 from sm120.integration.prove.persistence import end_to_end, faults
 from sm120.integration.prove.persistence import persistence_commands as cli
 from sm120.integration.prove.persistence import storage_bench as bench
@@ -62,10 +61,10 @@ def test_bench_rates_and_refusals(tmp_path, monkeypatch):
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
     python.touch()
-    with pytest.raises(ValueError, match="at least 3"):
+    with pytest.raises(Refusal, match=r"\[bench-rounds\].*at least 3"):
         bench.run_bench(Runtime(tmp_path), tmp_path, rounds=1, processes=2)
     monkeypatch.setenv("PATH", str(Path("/nowhere")))
-    with pytest.raises(ValueError, match="fio is not installed"):
+    with pytest.raises(Refusal, match=r"\[tool-missing\] fio is not installed"):
         bench.run_bench(Runtime(tmp_path), tmp_path)
 
 
@@ -88,18 +87,6 @@ def test_the_cost_of_a_step_is_its_time_over_the_time_without_it():
         ("10", "checksum", "+50%", "+0%"),
         ("10", "fsync", "+900%", "+0%"),
     ]
-
-
-@pytest.mark.parametrize("command", [cli.faults_command, cli.bench_command, cli.prove_persistence_command])
-def test_commands_without_a_runtime_say_so(tmp_path, monkeypatch, command):
-    monkeypatch.delenv("SM120_RUNTIME", raising=False)
-    monkeypatch.chdir(tmp_path)
-    app = typer.Typer()
-    app.command()(command)
-    run = CliRunner(env={"COLUMNS": "400"}).invoke
-    unset = run(app, [])
-    assert unset.exit_code == 2 and "build/runtime: no bin/python there; build one with `make runtime`" in unset.output
-    assert run(app, ["--runtime", str(tmp_path)]).exit_code == 2
 
 
 @pytest.mark.parametrize("set_to", [None, "elsewhere"])

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from sm120.integration.build import models
 from sm120.integration.common import storage as storage_module
+from sm120.integration.common.refusal import Refusal
 from sm120.integration.common.storage import Storage
 from sm120.integration.prove import served_proof as prove_module
 from sm120.integration.prove.caching import wait_until_written
@@ -161,7 +162,7 @@ def test_a_proof_empties_its_own_folder_and_nothing_else(tmp_path: Path, monkeyp
     shutil.rmtree(used[0])
     used[0].mkdir()
     (used[0] / "thesis.log").write_text("precious")
-    with pytest.raises(ValueError, match="was not made by a proof"):
+    with pytest.raises(Refusal, match=r"\[proof-folder\].*was not made by a proof"):
         prove_module.prove(tmp_path, work=work, console=Console(quiet=True))
     assert (used[0] / "thesis.log").read_text() == "precious"
 

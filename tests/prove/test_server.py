@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from sm120.integration.build.installed_runtime import Runtime
+from sm120.integration.common.refusal import Refusal
 from sm120.integration.common.server_command import command_line, free_port
 from sm120.integration.prove.server import Server, ServerFailed
+
+from ..runtime_records import written
 
 ANSWERING = """
 import argparse, http.server, json, os, signal, subprocess, sys
@@ -74,8 +77,9 @@ def processes_of(group: int) -> list[int]:
 def test_death_at_start_gives_the_tail_of_the_log(fake) -> None:
     with pytest.raises(ServerFailed, match=r"ended with code 3 before it was healthy") as failed:
         fake(DYING).start()
-    assert str(failed.value).endswith("out of luck")
-    assert "line 62" in str(failed.value) and "line 5\n" not in str(failed.value)
+    (tail,) = failed.value.__notes__
+    assert "before it was healthy: out of luck" in failed.value.what and failed.value.code == "server-failed"
+    assert tail.endswith("out of luck") and "line 62" in tail and "line 5\n" not in tail
 
 
 def test_a_server_that_never_becomes_healthy_is_stopped(fake, tmp_path) -> None:
@@ -143,7 +147,7 @@ def test_free_ports_can_be_bound() -> None:
 
 
 def test_a_folder_without_python_is_no_runtime(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no bin/python there; build one with `make runtime`"):
+    with pytest.raises(Refusal, match=r"(?s)\[runtime-missing\].*no runtime is installed there.*fix: make runtime"):
         Runtime(tmp_path)
 
 
@@ -152,7 +156,7 @@ def test_a_proof_finds_the_programs_that_bin_serve_finds(tmp_path: Path) -> None
     home = tmp_path / "runtimes" / "cpu-1"
     (home / "bin").mkdir(parents=True)
     (home / "bin" / "python").touch()
-    (home / "runtime.json").write_text('{"deps": "cpu-2"}')
+    written(home, deps="cpu-2")
     path = Runtime(home).environment()["PATH"].split(os.pathsep)
     assert path[:2] == [str(home / "bin"), str(tmp_path / "deps" / "cpu-2" / "bin")]
     (home / "runtime.json").unlink()
@@ -161,5 +165,5 @@ def test_a_proof_finds_the_programs_that_bin_serve_finds(tmp_path: Path) -> None
 
 def test_an_unset_runtime_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SM120_RUNTIME", raising=False)
-    with pytest.raises(ValueError, match="SM120_RUNTIME is not set"):
+    with pytest.raises(Refusal, match=r"\[runtime-missing\] SM120_RUNTIME is not set"):
         Runtime.from_environment()

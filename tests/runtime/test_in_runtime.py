@@ -7,7 +7,7 @@ import pytest
 
 from sm120.integration.build.runtime import site_packages
 from sm120.integration.common.checkout import find_checkout
-from sm120.integration.series.probes import ProbeResult, run_files
+from sm120.integration.upstream.probes import ProbeResult, run_files
 
 CHECKOUT = find_checkout(Path(__file__).parent)
 FILES = {file.stem.removeprefix("test_"): file for file in (Path(__file__).parent / "in_runtime").glob("test_*.py")}

@@ -11,7 +11,7 @@ import pytest
 from sm120.integration.build.identity import load_recipe
 from sm120.integration.build.runtime import pristine_of, site_packages
 from sm120.integration.common.checkout import find_checkout
-from sm120.integration.series.probes import tree_environment
+from sm120.integration.upstream.probes import tree_environment
 
 CHECKOUT = find_checkout(Path(__file__).parent)
 FOLDER = Path(__file__).parent / "in_runtime"

@@ -116,21 +116,6 @@ def test_shipped_needs_are_what_the_settings_come_to():
     assert assumed_weights(load_profile("flash-next")).host == 51_200_000_000
 
 
-def test_a_control_group_can_have_less(monkeypatch):
-    from sm120.integration.serve.memory_checks import available_bytes
-
-    told = {
-        "/proc/meminfo": "MemAvailable: 100000000 kB\n",
-        "/sys/fs/cgroup/memory.max": "40000000000\n",
-        "/sys/fs/cgroup/memory.current": "30000000000\n",
-        "/sys/fs/cgroup/memory.stat": "anon 1\ninactive_file 5000000000\n",
-    }
-    monkeypatch.setattr(Path, "read_text", lambda path, *a, **k: told[str(path)])
-    assert available_bytes() == 15_000_000_000
-    told["/sys/fs/cgroup/memory.max"] = "max\n"
-    assert available_bytes() == 102_400_000_000
-
-
 def test_a_kernel_that_is_not_wsl2_has_no_such_row(monkeypatch):
     profile = load_profile("flash-next")
     monkeypatch.setattr(Path, "read_text", lambda path: "6.1.0-44-amd64\n")

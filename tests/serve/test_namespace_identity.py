@@ -20,8 +20,9 @@ from sm120.integration.serve.namespace.namespace_identity import (
     directory_name,
     identity,
     parse_serving,
-    runtime_identity,
 )
+
+from ..runtime_records import written
 
 RUNTIME = "ab" * 32
 FIELDS = {
@@ -275,8 +276,7 @@ def test_collection_spares_the_active_one(tmp_path, by):
 def test_command_line(tmp_path):
     model, root = write_checkpoint(tmp_path / "My-Model"), tmp_path / "root"
     root.mkdir()
-    record = tmp_path / "runtime.json"
-    record.write_text(json.dumps({"identity": RUNTIME}))
+    record = written(tmp_path, identity=RUNTIME)
     run = CliRunner().invoke
     common = ["derive", "--root", str(root), "--model", str(model), "--runtime", str(record)]
     given = [part for field in fields() for part in ("--field", field)]
@@ -296,12 +296,11 @@ def test_command_line(tmp_path):
     assert len(list(root.glob("my_model*"))) == 1
     record.write_text("{}")
     refused = run(app, [*common, *given])
-    assert isinstance(refused.exception, Refusal) and "namespace-runtime" in str(refused.exception)
+    assert isinstance(refused.exception, Refusal) and "runtime-record" in str(refused.exception)
 
 
 def test_derive_reads_the_environment_that_the_server_will_have(tmp_path, monkeypatch):
-    model, record = write_checkpoint(tmp_path / "model"), tmp_path / "runtime.json"
-    record.write_text(json.dumps({"identity": RUNTIME}))
+    model, record = write_checkpoint(tmp_path / "model"), written(tmp_path, identity=RUNTIME)
 
     def folder(*more: str) -> str:
         line = ["derive", "--root", str(tmp_path), "--model", str(model), "--runtime", str(record), "--dry-run"]
@@ -314,18 +313,6 @@ def test_derive_reads_the_environment_that_the_server_will_have(tmp_path, monkey
     assert exported != plain and folder("--field", "mamba_conv_dtype=auto") == plain, "what is given wins"
     monkeypatch.delenv("SGLANG_MAMBA_CONV_DTYPE")
     assert folder("--field", "mamba_conv_dtype=float16") == exported
-
-
-def test_runtime_record_must_hold_a_hash(tmp_path):
-    record = tmp_path / "runtime.json"
-    record.write_text(json.dumps({"identity": RUNTIME}))
-    assert runtime_identity(record) == RUNTIME
-    for text in ("", "{}", json.dumps({"identity": "short"}), "[]"):
-        record.write_text(text)
-        with pytest.raises(Refusal, match="namespace-runtime"):
-            runtime_identity(record)
-    with pytest.raises(Refusal, match="namespace-runtime"):
-        runtime_identity(tmp_path / "none.json")
 
 
 def test_another_name_of_the_same_checkpoint_stores_nothing_twice(tmp_path):

@@ -20,6 +20,8 @@ from sm120.integration.serve.preflight import capability_check, ready
 from sm120.integration.serve.profile import FOLDER, load_profile, profile_names
 from sm120.integration.serve.server_arguments import Machine, arguments, environment, overrides, serving, storage_config
 
+from ..runtime_records import written
+
 ABLE = Machine(io_uring=True, direct_io=True)
 GPUS = {
     "sm120": Gpu("0", "GPU-aa", "RTX PRO 6000", "12.0", "580", "97887 MiB", "97200 MiB"),
@@ -217,8 +219,7 @@ def complete(tmp_path: Path) -> dict[str, object]:
     runtime, model = tmp_path / "runtime", tmp_path / "model"
     for folder in (runtime, model, tmp_path / "pages"):
         folder.mkdir()
-    manifest = {"ingredients": {"flavor": "cuda"}, "identity": "ab" * 32}
-    (runtime / "runtime.json").write_text(json.dumps(manifest))
+    written(runtime, "cuda")
     (model / "config.json").write_text("{}")
     (model / "m.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     settings = [f"paths.model={model}", f"paths.storage={tmp_path / 'pages'}"]
@@ -228,7 +229,7 @@ def complete(tmp_path: Path) -> dict[str, object]:
 @pytest.fixture(autouse=True)
 def plenty_of_memory(monkeypatch):
     """What this machine has decides no test but those that say what is available."""
-    monkeypatch.setattr("sm120.integration.serve.memory_checks.available_bytes", lambda: 10**12)
+    monkeypatch.setattr("sm120.integration.serve.memory_checks.available_memory", lambda: 10**12)
 
 
 def checks(tmp_path, found, machine=ABLE, monkeypatch=None):
@@ -264,7 +265,7 @@ def test_preflight_names_what_is_missing_of_a_checkpoint(tmp_path):
     assert "not a shard index" in checks(tmp_path, found)["model"].found
     (tmp_path / "model" / "m.safetensors").unlink()
     assert "no *.safetensors" in checks(tmp_path, found)["model"].found
-    (tmp_path / "runtime" / "runtime.json").write_text('{"ingredients": {"flavor": "cpu"}, "identity": "ab"}')
+    written(tmp_path / "runtime", "cpu")
     assert checks(tmp_path, found)["runtime"].ok is False
 
 
@@ -272,7 +273,7 @@ def test_memory_and_disk_are_compared(tmp_path, monkeypatch):
     found = complete(tmp_path)
     profile = load_profile("flash-next", found["settings"])
     profile.needs.disk_gb = 1e9
-    monkeypatch.setattr("sm120.integration.serve.memory_checks.available_bytes", lambda: 40 * 10**9)
+    monkeypatch.setattr("sm120.integration.serve.memory_checks.available_memory", lambda: 40 * 10**9)
     rest = {key: found[key] for key in ("runtime", "storage", "gpus")}
     answers = {check.name: check.ok for check in preflight.preflight(profile, machine=ABLE, **rest)}
     assert answers["disk"] is False and answers["memory"] is False
@@ -465,8 +466,7 @@ def test_serve_becomes_the_server_with_the_namespace_of_its_settings(tmp_path, m
     for name in ("python", "serve"):
         (home / "bin" / name).write_text('#!/bin/sh\nprintf "%s\\n" "$@"\nenv\n')
         (home / "bin" / name).chmod(0o755)
-    manifest = {"ingredients": {"flavor": "cpu"}, "identity": "ab" * 32, "versions": {"torch": "2.13.0"}}
-    (home / "runtime.json").write_text(json.dumps(manifest))
+    written(home, versions={"torch": "2.13.0"})
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text("{}")

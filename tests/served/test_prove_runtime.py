@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sm120.integration.build.installed_runtime import PROOF_LAYER, Runtime
-from sm120.integration.prove.prove_commands import app
+from sm120.integration.cli import app
 from sm120.integration.prove.served_proof import prove
 
 pytestmark = [pytest.mark.served, pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -54,7 +54,7 @@ def test_hybrid_is_equal_from_every_tier(runtime: Runtime, work: Path) -> None:
 def test_zeroed_pages_from_storage_are_reported(runtime: Runtime, work: Path) -> None:
     """The mutation twin of the dense proof: the same command, one fault, exit code 1 and the right row named."""
     file = work / "faulty.json"
-    options = ["--runtime", str(runtime.folder), "--work", str(work), "--json", str(file)]
+    options = ["prove", "--runtime", str(runtime.folder), "--work", str(work), "--json", str(file)]
     options += ["--fault", str(FAULTS / "corrupt_reads.py")]
     for path in runtime.extra_paths:
         options += ["--path", str(path)]

@@ -12,7 +12,7 @@ from sm120.integration.build.identity import load_recipe
 from sm120.integration.build.runtime import pristine_of
 from sm120.integration.build.tree import patched_tree
 from sm120.integration.series.patch_file import Patch
-from sm120.integration.series.probes import ProbeResult, run_files, run_probes
+from sm120.integration.upstream.probes import ProbeResult, run_files, run_probes
 
 from .conftest import CHECKOUT
 

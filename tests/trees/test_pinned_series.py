@@ -58,7 +58,7 @@ def test_real_quilt_gives_the_same_tree(recipe, pristine, patched, tmp_path):
             (theirs / target).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(pristine / target, theirs / target)
     theirs.mkdir(exist_ok=True)
-    export_quilt(recipe, theirs / "patches")
+    export_quilt(recipe.series, recipe.overlay, theirs / "patches")
     environment = os.environ | {"QUILT_PATCHES": "patches", "QUILTRC": "-"}
     result = subprocess.run(
         ["quilt", "push", "-a", "--fuzz=0"], cwd=theirs, env=environment, capture_output=True, text=True

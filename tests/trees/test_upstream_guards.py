@@ -12,8 +12,8 @@ import pytest
 
 from sm120.integration.build.identity import load_recipe
 from sm120.integration.build.runtime import pristine_of
-from sm120.integration.series.probes import ProbeResult, read_report, tree_environment
 from sm120.integration.upstream.ledger import load_ledger
+from sm120.integration.upstream.probes import ProbeResult, read_report, tree_environment
 
 from .conftest import CHECKOUT
 

@@ -12,13 +12,15 @@ import pytest
 
 from sm120.integration.common.refusal import Refusal
 from sm120.integration.series.patch_file import parse_patch
-from sm120.integration.series.probes import ProbeResult
 from sm120.integration.series.series import load_series
+from sm120.integration.series.switch import switch
 from sm120.integration.upstream import bump, matrix
 from sm120.integration.upstream.matrix import make_matrix
+from sm120.integration.upstream.probes import ProbeResult
 from sm120.integration.upstream.releases import Release, fetched, find_release, load_releases, local_release
 
 from .. import mini_checkout as foundation
+from ..interrupted import DONE, KILLED, REFUSED, contents, interrupted
 
 CORE = foundation.PRISTINE["alpha/core.py"]
 KERNEL = foundation.PRISTINE["alpha/data/kernel.cu"]
@@ -360,6 +362,45 @@ def test_patches_are_given_up_only_by_name(queue, probed):
     plan = plan_of(queue, probes=True)
     bump.accept(queue.checkout, plan, ["clashes", "builds-on"])
     assert [patch.slug for patch in load_series(queue.folder).patches] == ["moves", "clean"]
+
+
+def test_an_accept_that_is_killed_or_out_of_disk_leaves_no_half_moved_series(queue, probed, monkeypatch, tmp_path):
+    """What `accept` switches is switched in a child that ends before each of its changes; then a command reads it."""
+    plan = plan_of(queue, probes=True)
+    asked = {}
+    with monkeypatch.context() as patch:
+        patch.setattr(bump, "switch", lambda folder, put, delete, check: asked.update(all=(folder, put, delete, check)))
+        bump.accept(queue.checkout, plan, ["clashes", "builds-on"])
+    folder, put, delete, check = asked["all"]
+
+    def work() -> None:
+        switch(folder, put, delete, check=check)
+
+    root, kept = queue.checkout.root, tmp_path / "kept"
+    shutil.copytree(root / "patches", kept / "patches")
+    shutil.copytree(root / "tests", kept / "tests")
+    before, ends, at, code = contents(kept), [], 0, KILLED
+    while code == KILLED:
+        code = interrupted(work, at)
+        load_series(queue.folder)
+        now = contents(root / "patches") | {f"tests/{name}": data for name, data in contents(root / "tests").items()}
+        if now not in ends:
+            ends.append(now)
+        for part in ("patches", "tests"):
+            shutil.rmtree(root / part)
+            shutil.copytree(kept / part, root / part)
+        at += 1
+    old, new = ends
+    assert code == DONE and at > 20
+    assert old == contents(kept / "patches") | {f"tests/{n}": d for n, d in contents(kept / "tests").items()}
+    assert b'version = "1.1"' in new["alpha/pin.toml"] and "tests/upstream_probes/alpha/test_taken.py" in new
+    code, at = REFUSED, 0
+    while code == REFUSED:
+        code = interrupted(work, at, full=True)
+        if code == REFUSED:
+            found = {f"{part}/{n}": d for part in ("patches", "tests") for n, d in contents(root / part).items()}
+            assert found == before, f"no room from change {at} on"
+        at += 1
 
 
 def test_a_stale_plan_is_refused(queue, probed):

@@ -8,11 +8,11 @@ import json
 import pytest
 
 from sm120.integration.common.refusal import Refusal
-from sm120.integration.series.probes import ProbeResult
 from sm120.integration.series.series import load_series
 from sm120.integration.upstream import matrix
 from sm120.integration.upstream.matrix import Cell, make_matrix, probe_rung, record_matrix
 from sm120.integration.upstream.patch_table import patch_table, project_readme
+from sm120.integration.upstream.probes import ProbeResult
 from sm120.integration.upstream.recorded_matrix import load_record, record_path
 
 from .. import mini_checkout as foundation

@@ -31,19 +31,15 @@ def nixl_check(
     def progress(row: Row) -> None:
         log.print(f"{row.case:28s} {row.queue:10s} {row.result} {row.detail}", highlight=False)
 
-    try:
-        matrix = run_matrix(
-            python,
-            folder,
-            cases=case or None,
-            queues=tuple(queue) if queue else QUEUES,
-            timeout=timeout,
-            pythonpath=pythonpath,
-            progress=progress,
-        )
-    except (ValueError, OSError) as error:
-        log.print(f"error: {error}", highlight=False)
-        raise typer.Exit(2) from error
+    matrix = run_matrix(
+        python,
+        folder,
+        cases=case or None,
+        queues=tuple(queue) if queue else QUEUES,
+        timeout=timeout,
+        pythonpath=pythonpath,
+        progress=progress,
+    )
     if json_output:
         print(matrix.model_dump_json(indent=1))
     else:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from sm120.integration.common.refusal import Refusal, there_are
+
 QUEUES = ("uring", "aio", "posix_aio")
 
 # What each case protects, and which patch of the runtime makes a failure of it harmless ("" = none does).
@@ -85,13 +87,14 @@ def run_matrix(
 ) -> Matrix:
     """Run `cases` on `queues` with the NIXL that `python` imports, on files below `folder`.
 
-    Raises ValueError for an unknown case or queue, and when that Python has no usable NIXL.
+    Raises Refusal `nixl-case` for an unknown case or queue; `nixl-unusable` when that Python has no NIXL that runs to
+    the end.
     """
     cases = list(CASES) if cases is None else cases
     for kind, given, known in (("case", cases, CASES), ("queue", queues, QUEUES)):
         for name in given:
             if name not in known:
-                raise ValueError(f"unknown NIXL check {kind} {name!r}; known: {', '.join(known)}")
+                raise Refusal("nixl-case", f"no {kind} is called {name!r}{there_are(name, known)}")
     env = {**os.environ, "NIXL_LOG_LEVEL": "FATAL"}
     if pythonpath is not None:
         env["PYTHONPATH"] = pythonpath
@@ -116,8 +119,9 @@ def run_matrix(
         if not version:
             errors.seek(0)
             last = errors.read().decode(errors="replace").strip().splitlines()
-            raise ValueError(f"{python} has no usable NIXL: {last[-1] if last else 'it said nothing'}")
+            why = f"has no usable NIXL: {last[-1] if last else 'it said nothing'}"
+            raise Refusal("nixl-unusable", why, path=python, fix="--python build/runtime/bin/python")
     expected = len(cases) * len(queues)
     if len(rows) != expected:
-        raise ValueError(f"NIXL check of {python} ended early: {len(rows)} of {expected} rows")
+        raise Refusal("nixl-unusable", f"ended early: {len(rows)} of {expected} rows", path=python)
     return Matrix(version=version, rows=rows)

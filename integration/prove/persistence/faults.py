@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import BaseModel
 from rich.table import Table
 
-from sm120.integration.build.installed_runtime import Runtime
+from sm120.integration.build.installed_runtime import Runtime, ScriptFailed
 from sm120.integration.common.refusal import Refusal
 from sm120.integration.serve.namespace import namespace_store as store
 from sm120.integration.serve.namespace.namespace_identity import SCHEMA
@@ -44,7 +44,8 @@ def run_faults(
 ) -> list[FaultRow]:
     """Run every fault on files below `folder`.
 
-    Raises RuntimeError when a fault could not be staged, the script died, or `timeout` seconds passed.
+    Raises Refusal `fault-unstaged` when a fault could not be staged; ScriptFailed when the script died or took longer
+    than `timeout` seconds.
     """
     script = Path(__file__).with_name("fault_cases.py")
     rows = []
@@ -63,14 +64,14 @@ def run_faults(
             data = json.loads(line)
             if "failed" in data:
                 process.kill()
-                raise RuntimeError(f"{data['fault']}: {data['failed']}")
+                raise Refusal("fault-unstaged", f"{data['fault']}: {data['failed']}")
             rows.append(FaultRow(**data))
             progress(rows[-1])
         if process.wait():
             errors.seek(0, os.SEEK_END)
             errors.seek(max(0, errors.tell() - 3000))
             last = errors.read().decode(errors="replace")
-            raise RuntimeError(f"{script.name} ended with {process.returncode}: {last}")
+            raise ScriptFailed(script, f"ended with {process.returncode}", last)
         rows.append(manifest_faults(Path(scratch)))
         progress(rows[-1])
     return rows

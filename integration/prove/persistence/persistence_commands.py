@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +10,7 @@ import typer
 
 from sm120.integration.build.installed_runtime import Runtime
 from sm120.integration.common.console import make_console
+from sm120.integration.common.refusal import Refusal, there_are
 
 console, log = make_console(), make_console(stderr=True)
 RuntimeFolder = Annotated[
@@ -27,16 +26,6 @@ def chosen_runtime(folder: Path | None) -> Runtime:
     return Runtime(folder.absolute(), tuple(Path(path).absolute() for path in extra.split(os.pathsep) if path))
 
 
-@contextmanager
-def errors_as_messages() -> Iterator[None]:
-    """A missing runtime or tool, or a server or script that died, is one message and exit code 2."""
-    try:
-        yield
-    except (ValueError, RuntimeError) as error:
-        log.print(f"error: {error}", markup=False)
-        raise typer.Exit(2) from error
-
-
 def faults_command(
     runtime: RuntimeFolder = None,
     folder: Folder = Path("build/faults"),
@@ -45,13 +34,12 @@ def faults_command(
     """Damage stored pages in every way and count what a restore makes of it. Exit 1 on wrong state or an exception."""
     from sm120.integration.prove.persistence.faults import failures, run_faults, table
 
-    with errors_as_messages():
-        rows = run_faults(
-            chosen_runtime(runtime),
-            folder,
-            long=long,
-            progress=lambda row: log.print(row.fault, row.checksum, row.tries),
-        )
+    rows = run_faults(
+        chosen_runtime(runtime),
+        folder,
+        long=long,
+        progress=lambda row: log.print(row.fault, row.checksum, row.tries),
+    )
     console.print(table(rows))
     found = failures(rows)
     for line in found:
@@ -71,8 +59,7 @@ def bench_command(
     from sm120.integration.prove.persistence.storage_bench import SHORT_SIZES, SIZES, costs, run_bench, table
 
     sizes = SHORT_SIZES if short else SIZES
-    with errors_as_messages():
-        timings = run_bench(chosen_runtime(runtime), folder, sizes=sizes, rounds=rounds, processes=processes, fio=fio)
+    timings = run_bench(chosen_runtime(runtime), folder, sizes=sizes, rounds=rounds, processes=processes, fio=fio)
     console.print(table(timings))
     console.print(costs(timings))
 
@@ -86,18 +73,16 @@ def prove_persistence_command(
     from sm120.integration.prove.persistence.end_to_end import SETUPS, failures, run_setup, table
 
     if model not in (*SETUPS, "both"):
-        log.print(f"error: --model is {model!r}, must be dense, hybrid or both")
-        raise typer.Exit(2)
+        raise Refusal("model-unknown", f"--model is {model!r}{there_are(model, [*SETUPS, 'both'])}")
     found = []
     for name in SETUPS if model == "both" else (model,):
-        with errors_as_messages():
-            lines = run_setup(
-                name,
-                chosen_runtime(runtime),
-                work,
-                damage=True,
-                progress=lambda line: log.print(line.step, line.prompt, "equal" if line.equal else "NOT EQUAL"),
-            )
+        lines = run_setup(
+            name,
+            chosen_runtime(runtime),
+            work,
+            damage=True,
+            progress=lambda line: log.print(line.step, line.prompt, "equal" if line.equal else "NOT EQUAL"),
+        )
         console.print(table(name, lines))
         found += [f"{name}: {line}" for line in failures(lines)]
     for line in found:

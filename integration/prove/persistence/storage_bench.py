@@ -13,7 +13,8 @@ from pathlib import Path
 from pydantic import BaseModel
 from rich.table import Table
 
-from sm120.integration.build.installed_runtime import Runtime
+from sm120.integration.build.installed_runtime import Runtime, ScriptFailed
+from sm120.integration.common.refusal import Refusal
 
 MIB = 1 << 20
 # (page bytes, pages): a small KV page, a typical one, a large one, the recurrent state of a 36-layer gated delta net.
@@ -66,13 +67,14 @@ def run_bench(
     Without `fio` nothing says what the disk itself can do: only whether every page arrives, and each path's own rate.
 
     Where a process got the memory of its buffers shifts all of its rounds alike, by up to a fifth, so one process says
-    little. Raises ValueError without fio or with fewer than three rounds in all, RuntimeError when a page failed or the
-    script died.
+    little. Raises Refusal `tool-missing` without fio, `bench-rounds` with fewer than three rounds in all; ScriptFailed when
+    a page failed or the script died.
     """
     if min(rounds, processes) < 1 or rounds * processes < 3:
-        raise ValueError(f"{rounds} rounds in {processes} processes are too few: at least 3 in all for a median")
+        raise Refusal("bench-rounds", f"{rounds} rounds in {processes} processes: at least 3 in all make a median")
     if fio and shutil.which("fio") is None:
-        raise ValueError("fio is not installed: the disk's own speed is half of every number here (or --no-fio)")
+        why = "fio is not installed: the disk's own speed is half of every number here"
+        raise Refusal("tool-missing", why, fix="apt-get install fio, or --no-fio")
     script = Path(__file__).with_name("bench_pages.py")
     timings: dict[tuple[int, str], Timing] = {}
     folder.mkdir(parents=True, exist_ok=True)
@@ -86,7 +88,7 @@ def run_bench(
                 timeout=timeout,
             )
         if done.returncode:
-            raise RuntimeError(f"{script.name} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+            raise ScriptFailed(script, f"ended with {done.returncode}", done.stderr[-3000:])
         for line in done.stdout.splitlines():
             if line.startswith("{"):
                 timing = Timing(page_bytes=page_bytes, **json.loads(line))

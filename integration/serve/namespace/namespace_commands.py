@@ -12,6 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TimeRemai
 from rich.table import Table
 
 from sm120.integration.build.identity import digest
+from sm120.integration.build.runtime_record import parse_record
 from sm120.integration.common.console import make_console
 from sm120.integration.serve.namespace import namespace_store as store
 from sm120.integration.serve.namespace.checkpoint import HashCache, read_checkpoint
@@ -20,7 +21,6 @@ from sm120.integration.serve.namespace.namespace_identity import (
     directory_name,
     identity,
     parse_serving,
-    runtime_identity,
     with_environment,
 )
 
@@ -49,7 +49,7 @@ def derive(
     interrupted: shards that are done are remembered below ROOT.
     """
     serving = with_environment(parse_serving(field), os.environ)
-    runtime_hash = runtime_identity(runtime)
+    runtime_hash = parse_record(runtime).identity
     cache = HashCache(root / ".hashes.json")
     models = {}
     with Progress(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -141,22 +140,6 @@ def with_environment(serving: Serving, environment: Mapping[str, str]) -> Servin
     if said:
         read["environment"] = json.dumps(said, sort_keys=True)
     return serving.model_copy(update={name: read[name] for name in read.keys() - serving.model_fields_set})
-
-
-def runtime_identity(path: Path) -> str:
-    """The identity hash that `sm120 runtime` recorded.
-
-    Raises:
-        Refusal: `namespace-runtime` when the file is missing, unreadable or has no such hash.
-    """
-    fix = "build the runtime with `sm120 runtime` and name its runtime.json"
-    try:
-        identity = json.loads(path.read_text())["identity"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Refusal("namespace-runtime", f"no runtime identity in it: {error!r}", path=path, fix=fix) from error
-    if not isinstance(identity, str) or not re.fullmatch(r"[0-9a-f]{64}", identity):
-        raise Refusal("namespace-runtime", f"identity is {identity!r}, must be 64 hex digits", path=path, fix=fix)
-    return identity
 
 
 def identity(models: dict[str, Checkpoint], runtime: str, serving: Serving) -> dict[str, Any]:

@@ -134,9 +134,15 @@ def read_namespace(folder: Path) -> Namespace:
 
 
 def namespaces(root: Path) -> tuple[list[Namespace], list[Refusal]]:
-    """Every namespace below `root`, most recently used first, and why other folders are none."""
+    """Every namespace below `root`, most recently used first, and why other folders are none.
+
+    Raises:
+        Refusal: `namespace-root` when there is no such folder.
+    """
+    if not root.is_dir():
+        raise Refusal("namespace-root", "no such folder", path=root, fix="name the folder that holds the namespaces")
     found, refused = [], []
-    for folder in sorted(root.iterdir()) if root.is_dir() else []:
+    for folder in sorted(root.iterdir()):
         if folder.is_dir() and not folder.name.startswith("."):
             try:
                 found.append(read_namespace(folder))

@@ -13,7 +13,7 @@ from sm120.integration.build.identity import load_recipe
 from sm120.integration.build.runtime import pristine_of
 from sm120.integration.build.tree import patched_tree
 from sm120.integration.common.checkout import find_checkout
-from sm120.integration.series.probes import tree_environment
+from sm120.integration.upstream.probes import tree_environment
 
 HERE = Path(__file__).parent
 CHECKOUT = find_checkout(HERE)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from sm120.integration.common.checkout import Checkout
-from sm120.integration.series import probes
-from sm120.integration.series.probes import ProbeResult, read_report
+from sm120.integration.upstream import probes
+from sm120.integration.upstream.probes import ProbeResult, read_report
 
 FOLDER = "tests/probes/alpha"
 FAILURE = '<failure message="assert 1 == 2">E  assert 1 == 2</failure>'

@@ -19,12 +19,13 @@ from rich.table import Table
 
 from sm120.integration.build.identity import Recipe, load_recipe
 from sm120.integration.build.runtime import pristine_of
-from sm120.integration.build.tree import apply_series, copy_touched, patched_tree
+from sm120.integration.build.tree import patched_tree
 from sm120.integration.build.wheels import repack
 from sm120.integration.common.checkout import Checkout, find_checkout
 from sm120.integration.common.console import make_console
 from sm120.integration.common.refusal import Refusal
 from sm120.integration.prove.persistence.persistence_commands import bench_command as persistence_command
+from sm120.integration.series.apply import apply_series, copy_touched
 from sm120.integration.series.quilt import export_quilt
 
 app = typer.Typer(no_args_is_help=True, help="Measure the pipeline, the storage path, or a kernel.")
@@ -82,7 +83,7 @@ def _apply_against_quilt(checkout: Checkout, recipe: Recipe, rounds: int) -> tup
             ours.append(_seconds(partial(apply_series, tree, recipe.series, recipe.overlay)))
             tree = Path(name) / f"quilt-{number}"
             copy_touched(pristine, recipe.series.patches, tree)
-            export_quilt(recipe, tree / "patches")
+            export_quilt(recipe.series, recipe.overlay, tree / "patches")
             theirs.append(_seconds(partial(_quilt_push, tree)))
     return ours, theirs
 
@@ -94,7 +95,7 @@ def _quilt_push(tree: Path) -> None:
 
 
 def _warm(checkout: Checkout) -> None:
-    command = [sys.executable, "-c", "from sm120.integration.cli import main; main()", "runtime"]
+    command = [str(Path(sys.executable).with_name("sm120")), "runtime"]
     _run(command, checkout.root, dict(os.environ))
 
 

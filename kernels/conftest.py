@@ -102,7 +102,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what ran where; the mark comes with each report, because another process may have run the test."""
     reports = [report for group in terminalreporter.stats.values() for report in group]
     called = [report for report in reports if getattr(report, "when", "") == "call"]
-    for mark, said in ((SIMULATED, "on the simulated device, evidence for no rung"), (AS_PTX, "as PTX for sm_120a, rung ptx")):
+    for mark, said in (
+        (SIMULATED, "on the simulated device, evidence for no rung"),
+        (AS_PTX, "as PTX for sm_120a, rung ptx"),
+    ):
         count = sum(mark in properties(report) for report in called)
         if count:
             terminalreporter.write_line(f"{count} device tests ran {said}: {why_no_device()}")

@@ -6,6 +6,7 @@ import atexit
 import ctypes
 import functools
 import hashlib
+import json
 import os
 import platform
 import re
@@ -193,7 +194,9 @@ class Executable:
         if failed:
             line, what = message.value.decode().split("|", 1)
             raise PtxFault(f"line {line}, `{self._text[int(line) - 1].strip()}`: {what}")
-        return self._counts(**counters)
+        counts = self._counts(**counters)
+        _tally(kernel.name, counts)
+        return counts
 
     def _parameters(self, arguments: Sequence[Buffer | int | float | bytes]) -> bytes:
         kernel = self.program.kernel
@@ -227,6 +230,28 @@ class Executable:
             else:
                 sectors += int(traffic[k])
         return Counts(instructions, int(lanes.sum()), int(partial.sum()), sectors, passes, by_line)
+
+
+def _tally(kernel: str, counts: Counts) -> None:
+    """Leave a line for `sm120 ptx` in the file that SM120_PTX_LAUNCHES names."""
+    path = os.environ.get("SM120_PTX_LAUNCHES")
+    if path:
+        row = {**vars(counts), "kernel": readable(kernel)}
+        del row["by_line"]
+        with open(path, "a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def readable(name: str) -> str:
+    """The function's own name of a mangled one: the last of its nested names (Itanium C++ ABI)."""
+    if not name.startswith("_Z"):
+        return name
+    rest, parts = name.removeprefix("_ZN").removeprefix("_Z"), []
+    while size := re.match(r"(\d+)", rest):
+        begin = len(size[1])
+        parts.append(rest[begin : begin + int(size[1])])
+        rest = rest[begin + int(size[1]) :]
+    return parts[-1] if parts else name
 
 
 def _kind(name: str, record: Record) -> str:

@@ -35,7 +35,9 @@ def executable(scalar: str, table: str, head_dim: int, rotary_dim: int, axes: in
     raise KeyError(f"no variant {scalar} {table} d{head_dim} r{rotary_dim} a{axes} neox={neox}")
 
 
-def launch(tensors: Any, words: Any, num_q: int, num_kv: int, head_dim: int, neox: bool, eps: float, **choices: Any) -> Counts:
+def launch(
+    tensors: Any, words: Any, num_q: int, num_kv: int, head_dim: int, neox: bool, eps: float, **choices: Any
+) -> Counts:
     """As the binding launches it: Params filled from the tensors, a lane for sixteen elements of a head."""
     qkv, q_weight, k_weight, positions, cache = tensors
     axes = 3 if positions.dim() == 2 else 1

@@ -70,9 +70,7 @@ def answers(dtype: torch.dtype, requests: int, heads: tuple[int, int], perturb: 
         window = triton_recover.DraftWindow.zeros(
             1, B, T, num_k_heads=H, num_v_heads=HV, head_k_dim=K, head_v_dim=V, dtype=torch.bfloat16, device="cuda"
         )
-        ours = triton_recover.verify_output_only(
-            q, k, v, a, b, A_log, bias, state[0], slots, window=window.layer(0)
-        )
+        ours = triton_recover.verify_output_only(q, k, v, a, b, A_log, bias, state[0], slots, window=window.layer(0))
         recovered = []
         for last in range(T):
             advanced = state.clone()
@@ -100,7 +98,11 @@ def answers(dtype: torch.dtype, requests: int, heads: tuple[int, int], perturb: 
             cache_steps=T,
         )
         return Answers(
-            ours.cpu(), theirs.reshape(ours.shape).cpu(), torch.stack(recovered), kept.transpose(0, 1).cpu(), launched.launches
+            ours.cpu(),
+            theirs.reshape(ours.shape).cpu(),
+            torch.stack(recovered),
+            kept.transpose(0, 1).cpu(),
+            launched.launches,
         )
 
 

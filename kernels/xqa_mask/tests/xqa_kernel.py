@@ -34,7 +34,9 @@ def flashinfer() -> Path:
     root = upstream.package_root("flashinfer")
     if root is None:
         trees = Path(__file__).resolve().parents[3] / "build" / "trees"
-        root = next((path for path in sorted(trees.glob("flashinfer-*/flashinfer")) if "+" not in path.parent.name), None)
+        root = next(
+            (path for path in sorted(trees.glob("flashinfer-*/flashinfer")) if "+" not in path.parent.name), None
+        )
     if root is None or compilers.missing_nvcc() is not None:
         pytest.skip(compilers.missing_nvcc() or "no flashinfer package, and no unpacked release in build/trees")
     return root
@@ -97,7 +99,9 @@ class Verification:
         self.mask = reference.pack(self.tables, self.q_len).view(torch.int16)
         self.scratch = torch.empty(1 << 21, dtype=torch.uint8)
 
-    def run(self, *, blocks: int = 1, mask: torch.Tensor | None = None, edit: Any = None, **choices: Any) -> tuple[torch.Tensor, Counts]:
+    def run(
+        self, *, blocks: int = 1, mask: torch.Tensor | None = None, edit: Any = None, **choices: Any
+    ) -> tuple[torch.Tensor, Counts]:
         """What the kernel writes; `blocks` share a sequence."""
         kernel, (x, y, z, rows, shared) = executable(edit)
         lengths = torch.tensor(self.lengths, dtype=torch.int32)

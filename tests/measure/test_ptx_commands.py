@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sm120.integration.cli import app
+from sm120.integration.common.refusal import Refusal
 from sm120.integration.measure.ptx_commands import read, table
 
 
@@ -35,6 +36,6 @@ def test_nothing_ran_without_a_tally(tmp_path):
 
 @pytest.mark.parametrize("name", ["qs", "_lib", "../kernels"])
 def test_a_kernel_that_is_none_is_refused_with_the_names(name):
-    done = CliRunner(env={"COLUMNS": "1000"}).invoke(app, ["ptx", name])
-    assert done.exit_code == 2
-    assert "[kernel-unknown]" in done.output and "recover_ssm" in done.output
+    refused = CliRunner().invoke(app, ["ptx", name]).exception
+    assert isinstance(refused, Refusal)
+    assert refused.code == "kernel-unknown" and "recover_ssm" in str(refused)

@@ -30,7 +30,7 @@ SHORT = {
 def test_device_tests_pass_as_ptx(kernel):
     if kernel in ("mrope", "xqa_mask") and missing_nvcc() is not None:
         pytest.skip(str(missing_nvcc()))
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "gpu"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-m", "gpu"]
     command += ["-k", SHORT[kernel], str(KERNELS / kernel / "tests")]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(

@@ -77,7 +77,9 @@ def test_tables_become_json_and_the_rest_goes_to_standard_error():
     assert shown.exit_code == 0 and all(table["rows"] for table in tables)
     assert {"GPU memory", "GiB", "from"} == set(tables[0]["rows"][0])
     assert "tokens: " in shown.stderr
-    assert "┃" in CliRunner().invoke(cli.app, ["plan", "flash-next", "--weights", "78GiB"]).stdout, "the next command prints as ever"
+    assert "┃" in CliRunner().invoke(cli.app, ["plan", "flash-next", "--weights", "78GiB"]).stdout, (
+        "the next command prints as ever"
+    )
 
 
 def test_a_group_offers_no_completion_of_its_own():

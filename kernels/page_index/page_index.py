@@ -17,6 +17,7 @@ import select
 import signal
 import sqlite3
 import stat
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -32,6 +33,7 @@ _BUCKET = re.compile("[0-9a-f]{2}")
 _BUCKETS = 256
 # Pages that are deleted in one transaction: others wait for its end.
 _EVICT_BATCH = 32
+_WITHOUT_INDEX = 1000
 # Microseconds, far ahead of any clock: a time that a file can be given in nanoseconds.
 _LATEST = 2**62 // 1000
 
@@ -351,12 +353,12 @@ def evict_shared(indexes: list[PageIndex], limit: int) -> tuple[int, int, int]:
     return *indexes[first].evict(max(0, limit - sum(totals) + totals[first]), before=before), first
 
 
-def evict_without_index(base: str, pages: int) -> int:
-    """Delete the ``pages`` files that were used longest ago, found by a scan that remembers no more than those.
+def evict_without_index(base: str) -> int:
+    """Delete the thousand files that were used longest ago, found by a scan that remembers no more than those.
 
     For a disk so full that no index can be written. Returns how many are gone.
     """
-    oldest = heapq.nsmallest(pages, _files_by_age(base))
+    oldest = heapq.nsmallest(_WITHOUT_INDEX, _files_by_age(base))
     return sum(_unlinked(path) for _, path in oldest)
 
 
@@ -472,7 +474,7 @@ class IndexLoop:
         for base in self.index.dirs:
             if _used_percent(base) >= max(self.options["high_watermark"], 99.0):
                 with suppress(OSError):
-                    evict_without_index(base, 1000)
+                    evict_without_index(base)
 
     def _warn(self, what: str, error: Exception) -> None:
         if time.monotonic() >= self._warn_at:
@@ -549,3 +551,7 @@ def _used_percent(path: str) -> float:
     except OSError:
         return 0.0
     return 100.0 * (1 - found.f_bavail / found.f_blocks) if found.f_blocks else 0.0
+
+
+if __name__ == "__main__":
+    run(json.loads(sys.argv[1]))

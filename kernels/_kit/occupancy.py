@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SMS = 188
 WARPS_PER_SM = 48
 BLOCKS_PER_SM = 24
 REGISTERS_PER_SM = 65536

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sm120.kernels._lib.compilers import Cubin
+from sm120.kernels._kit.compilers import Cubin
 
 # Reserved by the driver in every block that uses shared memory at all, and counted by cuobjdump.
 RESERVED_SHARED_BYTES = 1024

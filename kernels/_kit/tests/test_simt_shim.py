@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sm120.kernels._lib import host_library, sanitizers
+from sm120.kernels._kit import host_library, sanitizers
 
 EXAMPLES = Path(__file__).parent / "simt_examples.cpp"
 SCHEDULES = sorted(host_library.SCHEDULES)
@@ -112,7 +112,7 @@ def sanitized_examples() -> Path:
 SANITIZED = """
 import sys, numpy as np
 from pathlib import Path
-from sm120.kernels._lib import host_library
+from sm120.kernels._kit import host_library
 library = host_library.HostLibrary(Path(sys.argv[1]))
 for schedule in host_library.SCHEDULES:
     library.call(sys.argv[2], np.zeros(32, np.int32), int(sys.argv[3]), schedule=schedule)

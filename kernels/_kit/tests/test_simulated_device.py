@@ -7,8 +7,8 @@ import torch
 import triton
 import triton.language as tl
 
-from sm120.kernels._lib.poison import guarded
-from sm120.kernels._lib.simulated_device import DEVICE, DeviceTensor
+from sm120.kernels._kit.poison import guarded
+from sm120.kernels._kit.simulated_device import DEVICE, DeviceTensor
 
 pytestmark = [pytest.mark.interpreter, pytest.mark.usefixtures("simulated_device")]
 
@@ -146,7 +146,7 @@ def test_events_measure_time() -> None:
 
 
 def test_it_ends(request: pytest.FixtureRequest) -> None:
-    from sm120.kernels._lib import simulated_device
+    from sm120.kernels._kit import simulated_device
 
     with simulated_device.simulated_device():
         pass

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sm120.kernels._lib import compile_cache
-from sm120.kernels._lib.host_library import SHIM, Mutation, build
+from sm120.kernels._kit import compile_cache
+from sm120.kernels._kit.host_library import SHIM, Mutation, build
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sm120.kernels._lib import shipped_entry, upstream
+from sm120.kernels._kit import shipped_entry, upstream
 
 TOML = '[[overlay]]\nproject = "sglang"\nsource = "sglang_op.py"\ntarget = "door_of_a_test/op.py"\n'
 OP = """

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from sm120.kernels._lib import upstream
+from sm120.kernels._kit import upstream
 
 CSRC = "sglang/kernels/jit/csrc/"
 # What load_jit would return, by the name and the template arguments that it is asked for.

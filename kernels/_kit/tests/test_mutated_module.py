@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sm120.kernels._lib import mutated_module
+from sm120.kernels._kit import mutated_module
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sm120.kernels._lib.compile_cache import compile_once
+from sm120.kernels._kit.compile_cache import compile_once
 
 SCHEDULES = {"forward": 0, "reverse": 1, "random": 2}
 SHIM = Path(__file__).parent / "simt" / "host_shim.h"

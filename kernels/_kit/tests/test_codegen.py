@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sm120.kernels._lib import compilers, host_library, machine_code, static_estimate
-from sm120.kernels._lib.occupancy import occupancy
+from sm120.kernels._kit import compilers, host_library, machine_code, static_estimate
+from sm120.kernels._kit.occupancy import occupancy
 
 HERE = Path(__file__).parent
 needs_nvcc = pytest.mark.skipif(compilers.missing_nvcc() is not None, reason=str(compilers.missing_nvcc()))

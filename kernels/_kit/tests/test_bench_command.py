@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sm120.kernels._lib import bench_command
+from sm120.kernels._kit import bench_command
 
 TIMES = [{"us_median": 1.5}]
 

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from sm120.kernels._lib import capability, compilers
+from sm120.kernels._kit import compilers
+from sm120.kernels._lib import capability
 
 # Where a person without the packages installed says that an unpacked wheel lies: the folder that holds the package.
 VARIABLES = {"sglang": "SM120_SGLANG", "flashinfer": "SM120_FLASHINFER"}

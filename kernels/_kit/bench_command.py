@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sm120.kernels._lib import static_estimate
+from sm120.kernels._kit import static_estimate
 from sm120.kernels._lib.device import why_no_device
 
 Records = list[dict[str, Any]]

@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 from triton.runtime.errors import InterpreterError
 
-from sm120.kernels._lib import strict_interpreter as strict
-from sm120.kernels._lib.launch_memory import OutOfBoundsError
+from sm120.kernels._kit import strict_interpreter as strict
+from sm120.kernels._kit.launch_memory import OutOfBoundsError
 
 pytestmark = pytest.mark.interpreter
 FORMATS = {  # name: (torch dtype, bits, mantissa bits, exponent bias, bits of the smallest NaN, largest finite)

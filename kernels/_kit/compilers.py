@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sm120.kernels._kit.compile_cache import ROOT, compile_once
+from sm120.kernels._kit.host_library import cuda_include
 from sm120.kernels._lib import capability
-from sm120.kernels._lib.compile_cache import ROOT, compile_once
-from sm120.kernels._lib.host_library import cuda_include
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def triton(
         environment |= {"TRITON_CACHE_DIR": folder, "TRITON_DEFAULT_FP_FUSION": "1"}
         out = Path(folder) / "code.cubin"
         done = subprocess.run(
-            [sys.executable, "-m", "sm120.kernels._lib.triton_worker", str(out)],
+            [sys.executable, "-m", "sm120.kernels._kit.triton_worker", str(out)],
             input=json.dumps(job),
             env=environment,
             capture_output=True,

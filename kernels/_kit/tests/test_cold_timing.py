@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sm120.kernels._lib import cold_timing, mutated_module
+from sm120.kernels._kit import cold_timing, mutated_module
 
 L2 = 128 * 2**20
 

@@ -11,9 +11,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from sm120.kernels._lib.compilers import Cubin
-from sm120.kernels._lib.machine_code import Instruction, KernelCode, histogram
-from sm120.kernels._lib.occupancy import SHARED_BYTES_PER_BLOCK, occupancy
+from sm120.kernels._kit.compilers import Cubin
+from sm120.kernels._kit.machine_code import Instruction, KernelCode, histogram
+from sm120.kernels._kit.occupancy import SHARED_BYTES_PER_BLOCK, occupancy
 
 LABEL = "static estimate: read from machine code, no GPU was used"
 DRAM_BYTES_PER_SECOND = 1.792e12

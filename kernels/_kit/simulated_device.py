@@ -20,8 +20,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from sm120.kernels._lib import simulated_cuda
-from sm120.kernels._lib.simulated_cuda import CPU, DEVICE
+from sm120.kernels._kit import simulated_cuda
+from sm120.kernels._kit.simulated_cuda import CPU, DEVICE
 
 WAITS = ("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "equal", "allclose", "nonzero")
 MOVES = ("copy_", "cpu", "cuda", "to")

@@ -49,24 +49,23 @@ def record(checkout: Checkout, scores: Mapping[str, Score]) -> None:
 
 
 def page(checkout: Checkout) -> str:
-    """The page, patches in the order of their series; a score of another text of the patch or its probe says so."""
+    """The page, by name; a score of another text of the patch or its probe says so."""
     scores = load_scores(checkout)
-    rows, details, without = [], [], []
-    for project in checkout.projects():
-        for patch in load_series(checkout.patches / project).patches:
-            score = scores.get(patch.slug)
-            if score is None:
-                without.append(patch.slug)
-                continue
-            stale = "" if score.patch == fingerprint(checkout, patch) else " (of an earlier text)"
-            share = f"{score.caught / score.mutants:.0%}"
-            rows.append(f"| `{patch.slug}`{stale} | {score.mutants} | {score.caught} | {share} | {len(score.moved)} |")
-            if score.survivors:
-                details += ["", f"**`{patch.slug}`**", ""]
-                details += [f"* {at['kind']}, `{at['file']}:{at['line']}`: `{at['says']}`" for at in score.survivors]
+    patches = {p.slug: p for project in checkout.projects() for p in load_series(checkout.patches / project).patches}
+    rows, details = [], []
+    for slug, score in scores.items():
+        now = slug in patches and score.patch == fingerprint(checkout, patches[slug])
+        stale = "" if now else " (of an earlier text)"
+        share = f"{score.caught / score.mutants:.0%}"
+        rows.append(f"| `{slug}`{stale} | {score.mutants} | {score.caught} | {share} | {len(score.moved)} |")
+        if score.survivors:
+            details += ["", f"**`{slug}`**", ""]
+            details += [f"* {at['kind']}, `{at['file']}:{at['line']}`: `{at['says']}`" for at in score.survivors]
     mutants, caught = sum(s.mutants for s in scores.values()), sum(s.caught for s in scores.values())
-    lines = [HEAD, f"Of {mutants} mutants of {len(rows)} patches {caught} are caught.", ""]
+    lines = [
+        HEAD,
+        f"Of {mutants} mutants of {len(rows)} patches {caught} are caught. No other patch has been run yet.",
+        "",
+    ]
     lines += ["| patch | mutants | caught | score | hunks rewritten later |", "| --- | --- | --- | --- | --- |", *rows]
-    if without:
-        lines += ["", f"Not run yet: {', '.join(f'`{slug}`' for slug in without)}."]
     return "\n".join([*lines, "", "## Survivors", *(details or ["", "None."]), ""])

@@ -99,7 +99,7 @@ def test_the_record_and_its_page(subject):
     record(mini.checkout, {"change": score})
     assert load_scores(mini.checkout) == {"change": score}
     said = page_path(mini.checkout).read_text()
-    assert "| `change` | 4 | 2 | 50% | 0 |" in said and "Not run yet: `other`" in said
+    assert "| `change` | 4 | 2 | 50% | 0 |" in said and "other`" not in said
     assert "* negate condition, `alpha/code.py:2`: `if b > 1:`" in said
     probe.write_text(PROBE + "\n")
     assert "`change` (of an earlier text)" in page(mini.checkout)

@@ -27,6 +27,7 @@ from sm120.integration.upstream.probes import probe_modules, tree_environment
 
 SLOWEST = 20.0  # a mutant may take this many times as long as the patch itself, and is caught when it does not end
 PATIENCE = 120.0  # seconds that every mutant has
+FIRST = 600.0  # seconds that the patch itself has
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def mutate(
         with _throwaway_trees(checkout, tree, workers) as trees:
             began = time.monotonic()
             copy = trees.get()
-            if _passes(checkout, patch, copy, PATIENCE * 5) is not True:
+            if _passes(checkout, patch, copy, FIRST) is not True:
                 raise Refusal(
                     "mutate-not-green", f"the probe of {patch.slug} does not pass on the patched tree", path=patch.path
                 )

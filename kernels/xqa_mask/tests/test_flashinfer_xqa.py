@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from sm120.kernels._lib import compilers, machine_code, occupancy, upstream
+from sm120.kernels._kit import compilers, machine_code, occupancy, upstream
 
 # as flashinfer/jit/xqa.py gives them for this geometry
 FLAGS = {

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from sm120.kernels._lib import compilers, upstream
+from sm120.kernels._kit import compilers, upstream
 from sm120.kernels._ptx.compile_cuda import nvcc_ptx
 from sm120.kernels._ptx.executor import Counts, Executable, reads, updates, writes
 from sm120.kernels.xqa_mask import reference

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from sm120.kernels._lib import compilers, machine_code, occupancy, upstream
+from sm120.kernels._kit import compilers, machine_code, occupancy, upstream
 from sm120.kernels.xqa_mask.flashinfer_xqa import FLAGS
 
 

@@ -87,7 +87,8 @@ def test_a_mask_of_another_width_gives_wrong_answers_without_a_word():
 
 
 RELEASE = pytest.mark.skipif(
-    flashinfer_xqa.missing() is None and not flashinfer_xqa.has(FLAG[0]), reason="this FlashInfer has xqa-last-block-flag"
+    flashinfer_xqa.missing() is None and not flashinfer_xqa.has(FLAG[0]),
+    reason="this FlashInfer has xqa-last-block-flag",
 )
 
 

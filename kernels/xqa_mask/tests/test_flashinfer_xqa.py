@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from sm120.kernels._kit import compilers, machine_code, occupancy, upstream
-from sm120.kernels.xqa_mask.flashinfer_xqa import FLAGS
+from sm120.kernels._ptx.flashinfer_xqa import FLAGS
 
 
 @pytest.fixture(scope="module")

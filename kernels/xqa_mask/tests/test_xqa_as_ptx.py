@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from sm120.kernels._ptx import flashinfer_xqa
 from sm120.kernels._ptx.executor import PtxFault
-from sm120.kernels.xqa_mask import flashinfer_xqa
-from sm120.kernels.xqa_mask.flashinfer_xqa import Verification, error
+from sm120.kernels._ptx.flashinfer_xqa import Verification, error
 from sm120.kernels.xqa_mask.reference import visible_drafts
 
 pytestmark = [

@@ -17,7 +17,7 @@ for entry in sys.path:
         os.environ["SM120_FLASHINFER"] = entry
         break
 executor = pytest.importorskip("sm120.kernels._ptx.executor", reason="runs with sm120-runtime's PTX executor")
-xqa = pytest.importorskip("sm120.kernels.xqa_mask.flashinfer_xqa")
+xqa = pytest.importorskip("sm120.kernels._ptx.flashinfer_xqa")
 reference = pytest.importorskip("sm120.kernels.xqa_mask.reference")
 
 pytestmark = pytest.mark.skipif(xqa.missing() is not None, reason=str(xqa.missing()))

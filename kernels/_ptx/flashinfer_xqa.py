@@ -20,7 +20,7 @@ from sm120.kernels._ptx.executor import Counts, Executable, reads, updates, writ
 from sm120.kernels.xqa_mask import reference
 
 # as flashinfer/jit/xqa.py gives them for this geometry
-FLAGS = {
+FLAGS: dict[str, int | str] = {
     "NDEBUG": 1,
     "BEAM_WIDTH": 1,
     "USE_INPUT_KV": 0,
@@ -38,7 +38,7 @@ FLAGS = {
     "MLA_WRAPPER": 0,
     "USE_SM90_MHA": 0,
 }
-PAGE, DIM, GROUP = FLAGS["TOKENS_PER_PAGE"], FLAGS["HEAD_ELEMS"], FLAGS["HEAD_GRP_SIZE"]
+PAGE, DIM, GROUP = (int(FLAGS[name]) for name in ("TOKENS_PER_PAGE", "HEAD_ELEMS", "HEAD_GRP_SIZE"))
 # What the host code of mha.cu would pass to the launch, left where it can be read.
 SHAPE = """
 extern "C" __device__ unsigned int xqa_shape[5] = {
@@ -122,8 +122,8 @@ class Verification:
         for row, own in zip(self.table, order, strict=True):
             row[: len(own)] = own
         self.offsets = torch.tensor([0, *self.drafts], dtype=torch.int32).cumsum(0).int()
-        shape = (int(self.offsets[-1]), self.kv_heads * GROUP, DIM)
-        self.q = (torch.randn(shape, generator=generator) * 2).bfloat16()
+        heads = (int(self.offsets[-1]), self.kv_heads * GROUP, DIM)
+        self.q = (torch.randn(heads, generator=generator) * 2).bfloat16()
         self.mask = reference.pack(self.tables, self.q_len).view(torch.int16)
         self.scratch = torch.empty(1 << 21, dtype=torch.uint8)
 

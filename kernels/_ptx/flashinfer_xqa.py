@@ -12,16 +12,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
-from test_flashinfer_xqa import FLAGS
 
 from sm120.kernels._kit import compilers, upstream
 from sm120.kernels._ptx.compile_cuda import nvcc_ptx
 from sm120.kernels._ptx.executor import Counts, Executable, reads, updates, writes
 from sm120.kernels.xqa_mask import reference
 
-PAGE, DIM, GROUP = FLAGS["TOKENS_PER_PAGE"], FLAGS["HEAD_ELEMS"], FLAGS["HEAD_GRP_SIZE"]
+# as flashinfer/jit/xqa.py gives them for this geometry
+FLAGS: dict[str, int | str] = {
+    "NDEBUG": 1,
+    "BEAM_WIDTH": 1,
+    "USE_INPUT_KV": 0,
+    "USE_CUSTOM_BARRIER": 1,
+    "TOKENS_PER_PAGE": 64,
+    "HEAD_ELEMS": 256,
+    "INPUT_FP16": 0,
+    "DTYPE": "__nv_bfloat16",
+    "CACHE_ELEM_ENUM": 2,
+    "HEAD_GRP_SIZE": 6,
+    "SLIDING_WINDOW": 0,
+    "LOW_PREC_OUTPUT": 0,
+    "SPEC_DEC": 1,
+    "IS_SPEC_DEC_TREE": 0,
+    "MLA_WRAPPER": 0,
+    "USE_SM90_MHA": 0,
+}
+PAGE, DIM, GROUP = (int(FLAGS[name]) for name in ("TOKENS_PER_PAGE", "HEAD_ELEMS", "HEAD_GRP_SIZE"))
 # What the host code of mha.cu would pass to the launch, left where it can be read.
 SHAPE = """
 extern "C" __device__ unsigned int xqa_shape[5] = {
@@ -29,23 +46,34 @@ extern "C" __device__ unsigned int xqa_shape[5] = {
 """
 
 
-def flashinfer() -> Path:
-    """The package's folder: installed, named by SM120_FLASHINFER, or the unpacked release; skips where there is none."""
+def missing() -> str | None:
+    """Why the kernel cannot be compiled here, or None."""
+    if compilers.missing_nvcc() is not None:
+        return compilers.missing_nvcc()
+    return None if _package() else "no flashinfer package, and no unpacked release in build/trees"
+
+
+def _package() -> Path | None:
+    """The package's folder: installed, named by SM120_FLASHINFER, or the unpacked release."""
     root = upstream.package_root("flashinfer")
-    if root is None:
-        trees = Path(__file__).resolve().parents[3] / "build" / "trees"
-        root = next(
-            (path for path in sorted(trees.glob("flashinfer-*/flashinfer")) if "+" not in path.parent.name), None
-        )
-    if root is None or compilers.missing_nvcc() is not None:
-        pytest.skip(compilers.missing_nvcc() or "no flashinfer package, and no unpacked release in build/trees")
-    return root
+    if root is not None:
+        return root
+    trees = Path(__file__).resolve().parents[2] / "build" / "trees"
+    return next((path for path in sorted(trees.glob("flashinfer-*/flashinfer")) if "+" not in path.parent.name), None)
+
+
+def has(text: str) -> bool:
+    """Whether mha.cu has this text."""
+    root = _package()
+    return root is not None and text in (root / "data" / "csrc" / "xqa" / "mha.cu").read_text()
 
 
 @functools.cache
 def ptx(edit: tuple[str, str] | None = None) -> str:
     """mha.cu's PTX; `edit` replaces one text of it, for a twin."""
-    csrc = flashinfer() / "data" / "csrc"
+    root = _package()
+    assert root is not None, missing()
+    csrc = root / "data" / "csrc"
     with tempfile.TemporaryDirectory() as folder:
         include = [csrc.parent / "include", csrc]
         source = Path(folder) / "mha_sm120.cu"
@@ -94,8 +122,8 @@ class Verification:
         for row, own in zip(self.table, order, strict=True):
             row[: len(own)] = own
         self.offsets = torch.tensor([0, *self.drafts], dtype=torch.int32).cumsum(0).int()
-        shape = (int(self.offsets[-1]), self.kv_heads * GROUP, DIM)
-        self.q = (torch.randn(shape, generator=generator) * 2).bfloat16()
+        heads = (int(self.offsets[-1]), self.kv_heads * GROUP, DIM)
+        self.q = (torch.randn(heads, generator=generator) * 2).bfloat16()
         self.mask = reference.pack(self.tables, self.q_len).view(torch.int16)
         self.scratch = torch.empty(1 << 21, dtype=torch.uint8)
 

@@ -23,29 +23,51 @@ from sm120.integration.build.lock import (
 from sm120.integration.build.lock_commands import make_locks
 from sm120.integration.build.runtime import files_that_came, site_packages
 from sm120.integration.build.runtime_record import read_record
-from sm120.integration.common.checkout import find_checkout
+from sm120.integration.common.checkout import Checkout, find_checkout
 from sm120.integration.common.refusal import Refusal
 from sm120.integration.common.uv import uv_reason
 
-from ..mini_checkout import Mini, make_wheel
+from ..mini_checkout import Mini, at, make_mini, make_wheel
 
 
-@pytest.fixture
-def locking(mini: Mini, monkeypatch: pytest.MonkeyPatch) -> Mini:
+@pytest.fixture(scope="session")
+def locked_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A mini checkout whose `none` flavor wants two packages, from an index in a folder."""
+    home = tmp_path_factory.mktemp("locked")
+    mini = make_mini(home)
     for name, version in (("gamma", "1.0"), ("gamma", "2.0"), ("delta", "1.0")):
         make_wheel(mini.releases, name, version, {f"{name}/__init__.py": f"VERSION = {version!r}\n"})
     index(mini)
+    (mini.checkout.locks / "none.in").write_text(f"{WITH_DEPENDENCIES} delta==1.0\ngamma==1.0  # why\n")
+    with pytest.MonkeyPatch.context() as patch:
+        ask(mini, patch)
+        make_locks(mini.checkout, ["none"])
+    return home
+
+
+@pytest.fixture
+def locking(locked_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mini:
+    """A copy of it, with its index for pip and uv."""
+    shutil.copytree(locked_once, tmp_path, dirs_exist_ok=True)
+    mini = at(tmp_path)
+    ask(mini, monkeypatch)
+    return mini
+
+
+def ask(mini: Mini, patch: pytest.MonkeyPatch) -> None:
     mini.environment.update(PIP_NO_INDEX="0", PIP_INDEX_URL=(mini.releases / "simple").as_uri())
     mini.environment.update(PIP_EXTRA_INDEX_URL="", UV_CACHE_DIR=str(mini.releases / "uv"))
     for name, value in mini.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(
-        "sm120.integration.common.uv.configured", lambda: {"index-url": mini.environment["PIP_INDEX_URL"]}
-    )
-    (mini.checkout.locks / "none.in").write_text(f"{WITH_DEPENDENCIES} delta==1.0\ngamma==1.0  # why\n")
-    make_locks(mini.checkout, ["none"])
-    return mini
+        patch.setenv(name, value)
+    patch.setattr("sm120.integration.common.uv.configured", lambda: {"index-url": mini.environment["PIP_INDEX_URL"]})
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """An input of a checkout that has nothing else."""
+    path = Checkout(tmp_path).locks / "none.in"
+    path.parent.mkdir(parents=True)
+    return path
 
 
 def index(mini: Mini, hashes: bool = True) -> None:
@@ -56,7 +78,7 @@ def index(mini: Mini, hashes: bool = True) -> None:
         page.write_text("")
         for wheel in sorted(mini.releases.glob(f"{name}-*.whl")):
             end = f"#sha256={hashlib.sha256(wheel.read_bytes()).hexdigest()}" if hashes else ""
-            page.write_text(page.read_text() + f'<a href="{wheel.as_uri()}{end}">{wheel.name}</a>\n')
+            page.write_text(page.read_text() + f'<a href="../../{wheel.name}{end}">{wheel.name}</a>\n')
 
 
 def lock_of(mini: Mini) -> Path:
@@ -119,18 +141,18 @@ def test_the_command_checks_and_says_what_changed(locking: Mini) -> None:
 @pytest.mark.parametrize(
     "line", ["gamma", "gamma>=1.0", "gamma==1.*", "gamma==1.0,==1.0", "gamma @ file:///x", "gamma=="]
 )
-def test_an_input_has_exact_versions_only(locking: Mini, line: str) -> None:
-    (locking.checkout.locks / "none.in").write_text(f"# first\n{line}\n")
+def test_an_input_has_exact_versions_only(source: Path, tmp_path: Path, line: str) -> None:
+    source.write_text(f"# first\n{line}\n")
     with pytest.raises(Refusal, match=r"\[lock-input\].*none\.in:2: not one exact version"):
-        read_input(locking.checkout, "none")
+        read_input(Checkout(tmp_path), "none")
 
 
-def test_a_name_is_there_once(locking: Mini) -> None:
-    (locking.checkout.locks / "none.in").write_text("gamma==1.0\nGamma==2.0\n")
+def test_a_name_is_there_once(source: Path, tmp_path: Path) -> None:
+    source.write_text("gamma==1.0\nGamma==2.0\n")
     with pytest.raises(Refusal, match=r"\[lock-input\].*:2: gamma is there twice"):
-        read_input(locking.checkout, "none")
+        read_input(Checkout(tmp_path), "none")
     with pytest.raises(Refusal, match=r"\[lock-input\].*no input for 'other'; there are: none"):
-        read_input(locking.checkout, "other")
+        read_input(Checkout(tmp_path), "other")
 
 
 def test_what_cannot_be_resolved_leaves_the_old_lock(locking: Mini) -> None:

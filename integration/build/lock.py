@@ -169,7 +169,8 @@ def pinned(checkout: Checkout) -> list[str]:
     found = []
     for project in checkout.projects():
         pin = load_pin(checkout.patches / project)
-        found += [f"{one.distribution}=={one.version}" for one in (pin, *pin.companions)]
+        found.append(f"{pin.distribution}=={pin.version}")
+        found += [f"{one.distribution}=={one.version}" for one in pin.companions]
     return found
 
 

@@ -250,7 +250,9 @@ def _dependency_layer(checkout: Checkout, flavor: str, lock: Path, report: Repor
         answer.unlink()
     (home / UNHASHED).write_text(json.dumps(came, indent=1) + "\n")
     # The lock is complete, so pip resolves nothing: what is listed is what is installed.
-    install(python, "--no-deps", "--require-hashes", "-r", str(lock), doing=f"installing {lock.name}")
+    # Forced, as pip checks no hash of what came above in the locked version.
+    options = ["--no-deps", "--require-hashes", "--force-reinstall"]
+    install(python, *options, "-r", str(lock), doing=f"installing {lock.name}")
     lay_out(home, site_packages(home))
     complete.write_text(f"{time.monotonic() - started:.0f} s\n")
     report(f"dependencies are in after {time.monotonic() - started:.0f} s")

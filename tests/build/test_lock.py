@@ -25,7 +25,7 @@ from sm120.integration.build.runtime import files_that_came, site_packages
 from sm120.integration.build.runtime_record import read_record
 from sm120.integration.common.checkout import Checkout, find_checkout
 from sm120.integration.common.refusal import Refusal
-from sm120.integration.common.uv import uv_reason
+from sm120.integration.common.uv import uv, uv_reason
 
 from ..mini_checkout import Mini, at, make_mini, make_wheel
 
@@ -188,6 +188,19 @@ def test_other_bytes_are_refused(locking: Mini) -> None:
     assert not locking.checkout.runtime.exists()
 
 
+def test_what_came_without_a_hash_does_not_stand_in_for_a_locked_file(locking: Mini) -> None:
+    """pip takes an installed package of the right version for the locked one, and checks nothing."""
+    text = lock_of(locking).read_text()
+    lock_of(locking).write_text(text.replace(f"{WITH_DEPENDENCIES} delta==1.0", f"{WITH_DEPENDENCIES} gamma==1.0"))
+    assert locking.build().returncode == 0, "the same bytes"
+    shutil.rmtree(locking.checkout.build)
+    shutil.rmtree(locking.releases / ".gamma-1.0")
+    make_wheel(locking.releases, "gamma", "1.0", {"gamma/__init__.py": "VERSION = 'other'\n"})
+    index(locking)
+    result = locking.build()
+    assert result.returncode == 2 and "[lock-hash]" in result.stderr, result.stderr
+
+
 def test_a_line_without_a_hash_is_refused(locking: Mini) -> None:
     lock_of(locking).write_text("gamma==1.0\n")
     result = locking.build()
@@ -244,6 +257,27 @@ def test_what_came_is_recorded_unless_the_lock_has_it(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     report.write_text(json.dumps({"install": [one("torch", "ab"), one("sympy", "cd"), one("odd", None)]}))
     assert files_that_came(report, but={"sympy"}) == {"torch-1+cpu.whl": "ab", "odd-1+cpu.whl": "unknown"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked"),
+    [
+        ({}, []),
+        (
+            {"index-url": "https://a/simple", "find-links": "/w", "extra-index-url": "/x"},
+            ["--default-index=https://a/simple"],
+        ),
+        ({"no-index": "true", "find-links": "/w /v"}, ["--no-index", "--find-links=/w", "--find-links=/v"]),
+    ],
+)
+def test_uv_asks_the_index_that_pip_asks(settings, asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "uv"
+    program.write_text('#!/bin/sh\necho "$SSL_CERT_FILE"\nfor each; do echo "$each"; done\n')
+    program.chmod(0o755)
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.setattr("sm120.integration.common.uv.sys.executable", str(tmp_path / "python"))
+    monkeypatch.setattr("sm120.integration.common.uv.configured", lambda: settings | {"cert": "/c.pem"})
+    assert uv("x", doing="trying", folder=tmp_path).stdout.splitlines() == ["/c.pem", "x", *asked]
 
 
 def test_uv_is_quoted_on_one_line() -> None:

@@ -35,7 +35,7 @@ def status_command(
     if ledger:
         raise typer.Exit(_print_ledger(checkout, today, ladder))
     if ask:
-        ledgered = [pull for change in load_ledger(checkout) for pull in (*change.upstream, *change.rivals)]
+        ledgered = [pull for change in load_ledger(checkout) for pull in change.pulls]
         path, unanswered = refresh(checkout, today, also=ledgered)
         progress.print(
             f"recorded in {path}" if path else "nothing was answered: last known states are shown", markup=False
@@ -53,9 +53,16 @@ def status_command(
     if json:
         typer.echo(as_json(rows))
     else:
-        grid = Grid("patch", "tier", "upstream", "pull requests (last known)", "checked", "evidence")
+        grid = Grid()
+        _identifying(grid, "patch", [f"{row.project}/{row.slug}" for row in rows])
+        for name in ("tier", "upstream"):
+            grid.add_column(name)
+        _identifying(grid, "rivals, last known", [short(pull) for row in rows for pull in row.rivals])
+        grid.add_column("header of")
+        grid.add_column("evidence")
         for row in rows:
-            pulls = [f"{short(pull)} {row.pulls.get(pull, 'not asked yet')}" for pull in row.rivals]
+            # A rival that GitHub was not asked about was open when the header was written.
+            pulls = [f"{short(pull)} {row.pulls.get(pull, f'open {row.checked}')}" for pull in row.rivals]
             grid.add_row(
                 f"{row.project}/{row.slug}",
                 row.tier,
@@ -73,12 +80,23 @@ def status_command(
     raise typer.Exit(1 if any(row.errors for row in rows) else 0)
 
 
+def _identifying(grid: Grid, name: str, values: list[str]) -> None:
+    """A column that another command or a browser is given: it folds, and never cuts one of `values`."""
+    grid.add_column(name, overflow="fold", min_width=max(map(len, values), default=0))
+
+
 def _print_ledger(checkout: Checkout, today: datetime.date, ladder: bool) -> int:
     rows = load_ledger(checkout)
-    grid = Grid("change", "project", "what", "upstream", "first release", "on the pin", "checked")
+    grid = Grid()
+    _identifying(grid, "change", [change.name for change in rows])
+    for name in ("project", "what"):
+        grid.add_column(name)
+    _identifying(grid, "upstream", [short(pull) for change in rows for pull in change.pulls])
+    for name in ("first release", "on the pin", "checked"):
+        grid.add_column(name)
     for change in rows:
         pins = "\n".join(f"{version}: {verdict}" for version, verdict in change.pins.items())
-        upstream = "\n".join(map(short, [*change.upstream, *change.rivals])) or "none known"
+        upstream = "\n".join(map(short, change.pulls)) or "none known"
         first = change.first_release or "none"
         grid.add_row(change.name, change.project, change.what, upstream, first, pins, change.checked.isoformat())
     console.print(grid)

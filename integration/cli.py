@@ -20,6 +20,7 @@ class Entry(NamedTuple):
 
     where: str
     says: str
+    tables: bool = False  # prints tables and has no --json of its own: it gets one
 
 
 COMMANDS: dict[str, dict[str, Entry]] = {
@@ -28,16 +29,22 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "doctor": Entry("build.doctor_commands:doctor_command", "Say what this machine is, and what is installed."),
     },
     "Serve": {
-        "profiles": Entry("serve.serve_commands:profiles_command", "List the profiles."),
-        "plan": Entry("serve.plan_commands:plan_command", "Show what fits: pools, tokens, slots, host tier."),
+        "profiles": Entry("serve.serve_commands:profiles_command", "List the profiles.", tables=True),
+        "plan": Entry(
+            "serve.plan_commands:plan_command", "Show what fits: pools, tokens, slots, host tier.", tables=True
+        ),
         "serve": Entry("serve.serve_commands:serve_command", "Check this machine for a profile and become its server."),
         "assert-startup": Entry(
-            "serve.startup.startup_commands:assert_startup_command", "Did the intended path start?"
+            "serve.startup.startup_commands:assert_startup_command", "Did the intended path start?", tables=True
         ),
-        "prefix": Entry("measure.prefix_commands:prefix_command", "Where does the prefix of a prompt come from?"),
-        "metrics": Entry("serve.metrics.metrics_page:metrics_command", "Serve a live page of a running server."),
+        "prefix": Entry(
+            "measure.prefix_commands:prefix_command", "Where does the prefix of a prompt come from?", tables=True
+        ),
+        "metrics": Entry(
+            "serve.metrics.metrics_page:metrics_command", "Serve a live page of a running server.", tables=True
+        ),
         "namespace": Entry(
-            "serve.namespace.namespace_commands:app", "Folders for stored pages, named by their meaning."
+            "serve.namespace.namespace_commands:app", "Folders for stored pages, named by their meaning.", tables=True
         ),
     },
     "Prove and measure": {
@@ -47,12 +54,19 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "prove-persistence": Entry(
             "prove.persistence.persistence_commands:prove_persistence_command",
             "The same across restarts, kill -9, damage.",
+            tables=True,
         ),
-        "faults": Entry("prove.persistence.persistence_commands:faults_command", "Damage stored pages in every way."),
+        "faults": Entry(
+            "prove.persistence.persistence_commands:faults_command", "Damage stored pages in every way.", tables=True
+        ),
         "nixl-check": Entry("prove.nixl_check.nixl_commands:app", "Which queue of NIXL is safe here?"),
-        "qualify": Entry("measure.qualify_commands:qualify_command", "Measure a served model, with a report."),
-        "results": Entry("measure.results_commands:results_command", "List the results, shipped and measured here."),
-        "compare": Entry("measure.results_commands:compare_command", "Compare two results."),
+        "qualify": Entry(
+            "measure.qualify_commands:qualify_command", "Measure a served model, with a report.", tables=True
+        ),
+        "results": Entry(
+            "measure.results_commands:results_command", "List the results, shipped and measured here.", tables=True
+        ),
+        "compare": Entry("measure.results_commands:compare_command", "Compare two results.", tables=True),
         "bench": Entry("measure.bench_commands:app", "Measure the pipeline, the storage path, or a kernel."),
     },
     "Patches": {
@@ -100,12 +114,45 @@ def load(name: str) -> Any:
     module, _, attribute = entry.where.partition(":")
     found = getattr(importlib.import_module(f"sm120.integration.{module}"), attribute)
     if not isinstance(found, typer.Typer):
-        alone = typer.Typer(add_completion=False)
+        alone = typer.Typer()
         alone.command(name)(found)
         found = alone
+    found._add_completion = False  # completes `sm120 COMMAND`, which is the outer command's to install
     command = typer.main.get_command(found)
     command.name = name
+    if entry.tables:
+        add_json(command)
     return command
+
+
+def add_json(command: Any) -> None:
+    """Give `command`, or each one of a group, `--json`: its tables become JSON, one a line."""
+    for one in getattr(command, "commands", {}).values():
+        add_json(one)
+    if hasattr(command, "commands") or any("--json" in parameter.opts for parameter in command.params):
+        return
+    donor = typer.Typer(add_completion=False)
+    donor.command()(_json)
+    option = next(one for one in typer.main.get_command(donor).params if "--json" in one.opts)
+    option.expose_value = False
+    command.params.append(option)
+
+
+def _print_json(asked: bool) -> None:
+    from sm120.integration.common.console import print_json
+
+    print_json(asked)
+
+
+def _json(
+    json: Annotated[
+        bool,
+        typer.Option(
+            "--json", callback=_print_json, help="print each table as a line of JSON, all else on standard error"
+        ),
+    ] = False,
+) -> None:
+    """Never run: lends its option to every command that prints tables."""
 
 
 app = typer.Typer(

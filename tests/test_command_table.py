@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import json
+import re
 import subprocess
 import sys
 
@@ -11,7 +14,10 @@ from typer.testing import CliRunner
 
 from sm120.integration import cli
 
-NAMES = [name for group in cli.COMMANDS.values() for name in group]
+ENTRIES = {name: entry for group in cli.COMMANDS.values() for name, entry in group.items()}
+NAMES = list(ENTRIES)
+# Serving becomes the server, whose output is its own; benches have a --json for kernels; prove writes rows to a file.
+NO_JSON = {"serve", "bench", "prove", "runtime"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -43,6 +49,39 @@ def test_the_version_is_the_package_s():
 def test_what_was_meant_is_said(typed, meant):
     said = CliRunner().invoke(cli.app, typed)
     assert said.exit_code == 2 and meant in said.output
+
+
+def leaves(command):
+    """The commands of a group, or the one itself."""
+    return (
+        [leaf for one in command.commands.values() for leaf in leaves(one)]
+        if hasattr(command, "commands")
+        else [command]
+    )
+
+
+def test_every_command_that_prints_tables_prints_json_too():
+    """Some have a --json of their own; the others get the one that the table gives."""
+    for name in NAMES:
+        module = inspect.getsource(
+            importlib.import_module(f"sm120.integration.{ENTRIES[name].where.partition(':')[0]}")
+        )
+        prints = re.search(r"\bTable\(|console\.print\(\w*table\(", module) is not None
+        takes = all(any("--json" in option.opts for option in leaf.params) for leaf in leaves(cli.load(name)))
+        assert takes or not prints or name in NO_JSON, name
+
+
+def test_tables_become_json_and_the_rest_goes_to_standard_error():
+    shown = CliRunner().invoke(cli.app, ["plan", "--published", "--json"])
+    tables = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert shown.exit_code == 0 and all(table["title"] and table["rows"] for table in tables)
+    assert {"what", "bytes", "how"} == set(tables[0]["rows"][0])
+    assert "reported" not in shown.stderr and shown.stderr.strip()
+    assert "┃" in CliRunner().invoke(cli.app, ["plan", "--published"]).stdout, "the next command prints as ever"
+
+
+def test_a_group_offers_no_completion_of_its_own():
+    assert "completion" not in CliRunner().invoke(cli.app, ["series", "-h"]).output
 
 
 def test_listing_the_commands_imports_none_of_them():

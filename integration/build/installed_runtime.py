@@ -61,17 +61,11 @@ class Runtime:
             raise Refusal("proof-layer", why, path=PROOF_LAYER, fix="run it from a clone")
 
     @classmethod
-    def from_environment(cls) -> "Runtime":
-        """The runtime that SM120_RUNTIME names, with the folders of SM120_RUNTIME_PATHS (os.pathsep between) in front.
-
-        Raises Refusal `runtime-missing` when SM120_RUNTIME is not set or names no runtime.
-        """
-        folder = os.environ.get("SM120_RUNTIME")
-        if not folder:
-            why = "SM120_RUNTIME is not set: it must name a runtime folder, such as build/runtime"
-            raise Refusal("runtime-missing", why, fix="make runtime, then SM120_RUNTIME=build/runtime")
+    def chosen(cls, folder: Path | None = None) -> "Runtime":
+        """`folder`, else what SM120_RUNTIME names, else build/runtime; folders of SM120_RUNTIME_PATHS go in front."""
         extra = os.environ.get("SM120_RUNTIME_PATHS", "")
-        return cls(Path(folder).absolute(), tuple(Path(path).absolute() for path in extra.split(os.pathsep) if path))
+        folder = folder or Path(os.environ.get("SM120_RUNTIME") or "build/runtime")
+        return cls(folder.absolute(), tuple(Path(path).absolute() for path in extra.split(os.pathsep) if path))
 
     @property
     def python(self) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -18,6 +19,14 @@ from rich.text import Text
 # Rich takes 80 columns for what is no terminal and cuts cells to fit; no table of ours is wider than this.
 WIDTH_OF_FILES = 240
 
+# Whether `--json` was asked for: see print_json.
+_state = {"json": False}
+
+
+def print_json(asked: bool = True) -> None:
+    """From now on a table on standard output is one line of JSON, and what is no table goes to standard error."""
+    _state["json"] = asked
+
 
 def make_console(*, stderr: bool = False) -> Console:
     """A console on standard output or standard error, without highlighting. COLUMNS sets the width everywhere."""
@@ -30,10 +39,32 @@ class UncutConsole(Console):
     """Prints tables of which no word is cut: other commands want the names in them, as they are."""
 
     def print(self, *objects: Any, **options: Any) -> None:
+        if _state["json"] and not self.stderr:
+            for table in objects:
+                if isinstance(table, Table):
+                    self.file.write(json.dumps(as_data(table), ensure_ascii=False) + "\n")
+            objects = tuple(thing for thing in objects if not isinstance(thing, Table))
+            if objects:
+                make_console(stderr=True).print(*objects, **options)
+            return
         for table in objects:
             if isinstance(table, Table) and table.columns:
                 uncut(table, self.width)
         super().print(*objects, **options)
+
+
+def as_data(table: Table) -> dict[str, Any]:
+    """Title and rows of a table, each row by the names of its columns; one without a name is called `what`."""
+    names = [plain(column.header) or "what" for column in table.columns]
+    rows = zip(*(column.cells for column in table.columns), strict=True)
+    return {
+        "title": plain(table.title),
+        "rows": [dict(zip(names, map(plain, row), strict=True)) for row in rows],
+    }
+
+
+def plain(cell: Any) -> str:
+    return Text.from_markup(cell).plain if isinstance(cell, str) else str(cell or "")
 
 
 def uncut(table: Table, width: int) -> None:

@@ -15,17 +15,7 @@ from sm120.integration.serve.placement import Budget, budget, checkpoint_weights
 from sm120.integration.serve.planner import SlotReport
 from sm120.integration.serve.planner.resident import later
 from sm120.integration.serve.planner.weights import Weights
-from sm120.integration.serve.profile import Profile, load_profile
-from sm120.integration.serve.published_tokens import (
-    CARD,
-    MIB,
-    PAIRS,
-    free_before_loading,
-    ledger,
-    missing_fraction,
-    planned_here,
-    predicted,
-)
+from sm120.integration.serve.profile import load_profile
 from sm120.integration.serve.slot_trade import slot_trade
 
 console = make_console()
@@ -41,12 +31,8 @@ def plan_command(
     other: Annotated[str | None, typer.Option(help="what else stays on the GPU")] = None,
     model: Annotated[Path | None, typer.Option(help="config.json, or the folder with it")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE, as for serve")] = None,
-    published: Annotated[bool, typer.Option("--published", help="hold the planner against published counts")] = False,
 ) -> None:
     """Show what fits: pools, tokens, slots and the host tier. Exit 1 when not one request of full length does."""
-    if published:
-        _published()
-        return
     wanted = load_profile(profile, settings)
     config = read_config(model) if model else None
     context = number(wanted, "context-length", 0)
@@ -81,11 +67,6 @@ def plan_command(
 def _on_gpu(loaded: Weights | None) -> int:
     assert loaded is not None
     return loaded.on_gpu
-
-
-def _weights(profile: Profile) -> int:
-    """Bytes of a profile's checkpoints that lie on the GPU."""
-    return checkpoint_weights(profile).on_gpu
 
 
 def _show_budget(plan: Budget, loaded: Weights | None) -> None:
@@ -139,40 +120,4 @@ def _show_host(found: Capacity, per_path: int) -> None:
     console.print(
         f"a prefix comes back only with a state: states, not tokens, limit restores where prefixes are shorter than "
         f"{shortest:,} tokens" + (f" ({per_path} states each)" if per_path > 1 else "")
-    )
-
-
-def _published() -> None:
-    free, (first, second) = free_before_loading(), PAIRS
-    for pair in PAIRS:
-        entries, start, end = ledger(pair), pair.before, pair.after
-        table = Table("what", "bytes", "how", title_justify="left",
-                      title=f"{pair.profile}: {start.tokens:,} to {end.tokens:,} tokens, reported by others")  # fmt: skip
-        table.columns[1].justify = "right"
-        for name, count, each in (
-            ("tokens", entries.tokens, entries.bytes_per_token),
-            ("state slots", entries.slots, entries.slot_bytes),
-            ("draft rows", entries.draft_slots, entries.slot_bytes),
-        ):
-            table.add_row(name, f"{count * each:+,}", f"{count:+,} x {each:,}")
-        table.add_row("sum", f"{entries.budget:+,}", f"fraction {start.fraction:g} to {end.fraction:g} of {free:,} B")
-        rest = entries.budget - entries.brought(free)
-        table.add_row("left unexplained", f"{rest:+,}", f"{rest / entries.bytes_per_token:+.1f} tokens")
-        console.print(table)
-        console.print(f"{pair.given}.")
-        if pair is first:
-            console.print(
-                f"The one unknown is the memory free before loading: {free / MIB:,.0f} of the card's {CARD / MIB:,.0f} MiB "
-                f"make the sum come out."
-            )
-            here = planned_here()
-            console.print(
-                f"In this runtime mode none frees its memory by itself: {here:,} tokens at an unchanged fraction, "
-                f"{(here - end.tokens) / end.tokens:+.2%}.\n"
-            )
-    found = predicted(second)
-    console.print(
-        f"With the memory of the first pair the planner says {found:,} tokens, published {second.after.tokens:,} "
-        f"({(found - second.after.tokens) / second.after.tokens:+.2%}). Nothing is left over at a fraction of "
-        f"{missing_fraction():.5f}: that the first start had {second.before.fraction:g} is read from the bytes."
     )

@@ -8,7 +8,6 @@ import pytest
 from sm120.integration.build.installed_runtime import Runtime
 from sm120.integration.common.refusal import Refusal
 from sm120.integration.prove.persistence import end_to_end, faults
-from sm120.integration.prove.persistence import persistence_commands as cli
 from sm120.integration.prove.persistence import storage_bench as bench
 
 
@@ -98,5 +97,5 @@ def test_the_runtime_is_the_one_that_make_builds_unless_another_is_named(tmp_pat
         (tmp_path / name / "bin" / "python").touch()
     if set_to:
         monkeypatch.setenv("SM120_RUNTIME", set_to)
-    assert cli.chosen_runtime(None).folder == tmp_path / (set_to or "build/runtime")
-    assert cli.chosen_runtime(Path("elsewhere")).folder == tmp_path / "elsewhere"
+    assert Runtime.chosen().folder == tmp_path / (set_to or "build/runtime")
+    assert Runtime.chosen(Path("elsewhere")).folder == tmp_path / "elsewhere"

@@ -161,9 +161,3 @@ def test_a_proof_finds_the_programs_that_bin_serve_finds(tmp_path: Path) -> None
     assert path[:2] == [str(home / "bin"), str(tmp_path / "deps" / "cpu-2" / "bin")]
     (home / "runtime.json").unlink()
     assert Runtime(home).environment()["PATH"].split(os.pathsep)[0] == str(home / "bin")
-
-
-def test_an_unset_runtime_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SM120_RUNTIME", raising=False)
-    with pytest.raises(Refusal, match=r"\[runtime-missing\] SM120_RUNTIME is not set"):
-        Runtime.from_environment()

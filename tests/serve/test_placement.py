@@ -12,7 +12,8 @@ from sm120.integration.serve.host_memory import host_need
 from sm120.integration.serve.placement import budget, checkpoint_weights
 from sm120.integration.serve.planner.weights import Loading, Tensor, Weights, place_of, weights_of
 from sm120.integration.serve.profile import load_profile
-from sm120.integration.serve.published_tokens import MIB
+
+from .published_tokens import MIB
 
 _SPEC = importlib.util.spec_from_file_location("checkpoint_folders", Path(__file__).with_name("checkpoint_folders.py"))
 folders = importlib.util.module_from_spec(_SPEC)

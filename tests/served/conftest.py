@@ -1,5 +1,6 @@
 """What every served test starts from."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,17 +9,24 @@ import pytest
 
 from sm120.integration import build
 from sm120.integration.build.installed_runtime import Runtime
+from sm120.integration.common.refusal import Refusal
 from sm120.integration.prove import recipes
 
 PLE = Path(__file__).parent / "ple"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _forked_children() -> None:
+    """Of the 31 s that the start of a server costs, 20 go into what its two other processes import again."""
+    os.environ["PROOF_FORK"] = "1"
+
+
 @pytest.fixture(scope="session")
 def runtime() -> Runtime:
-    """The runtime that SM120_RUNTIME names; a served test without one fails, it does not skip."""
+    """The runtime that SM120_RUNTIME names, or build/runtime; a served test without one fails, it does not skip."""
     try:
-        return Runtime.from_environment()
-    except ValueError as error:
+        return Runtime.chosen()
+    except Refusal as error:
         pytest.fail(f"served tests need a built runtime: {error}; `make runtime` builds build/runtime", pytrace=False)
 
 

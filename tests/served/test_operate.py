@@ -34,7 +34,8 @@ def served(folder):
     port, log = free_port(), folder / "serve.log"
     command = [sys.executable, "-c", MAIN, "serve", "cpu-proof", "--port", str(port)]
     command += ["--set", f"paths.storage={folder / 'pages'}"]
-    environment = {**os.environ, "SM120_CONFIG": str(folder)}
+    # As on an operator's machine: each process of the server is spawned.
+    environment = {**os.environ, "SM120_CONFIG": str(folder), "PROOF_FORK": "0"}
     with log.open("wb") as out:
         process = subprocess.Popen(
             command, stdout=out, stderr=out, env=environment, cwd=find_checkout().root, start_new_session=True

@@ -11,7 +11,6 @@ penalties, logit processors and min_p fail. Tokens above the bytes do not occur 
 from __future__ import annotations
 
 import json
-import os
 import re
 from functools import cache
 from pathlib import Path
@@ -88,7 +87,7 @@ def algorithms(runtime: Runtime, cache_folder: Path) -> dict[str, dict[str, Argu
 
 def served_runtime() -> Runtime:
     """The runtime that the environment names, or the one `make runtime` built."""
-    return Runtime.from_environment() if "SM120_RUNTIME" in os.environ else Runtime(CHECKOUT.build / "runtime")
+    return Runtime.chosen()
 
 
 @cache

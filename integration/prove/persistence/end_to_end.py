@@ -12,6 +12,7 @@ from rich.table import Table
 
 from sm120.integration.build import models
 from sm120.integration.build.installed_runtime import Runtime
+from sm120.integration.common.refusal import Refusal
 from sm120.integration.common.storage import Storage, probe
 from sm120.integration.prove import recipes
 from sm120.integration.prove.caching import NEW_TOKENS, wait_until_written
@@ -65,7 +66,6 @@ class EndToEnd:
         self.environment = environment or {}
         self.cold: dict[int, tuple[int, ...]] = {}
         self.lines: list[Line] = []
-        self.damaged = 0  # files
 
     def run(self, *, damage: bool, short: bool = False) -> list[Line]:
         """All steps; `damage` adds one more server over pages with a flipped bit, which needs page checksums.
@@ -98,7 +98,8 @@ class EndToEnd:
             wait_until_written(self.storage)
         if not damage:
             return self.lines
-        self.damaged = flip_one_bit_everywhere(self.storage.folder)
+        if not flip_one_bit_everywhere(self.storage.folder):
+            raise Refusal("fault-unstaged", "there is no page to flip a bit of", path=self.storage.folder)
         with self.server("damaged", self.storage) as server:
             self.ask(server, "one bit flipped in every file", [0, PROMPTS])
         return self.lines

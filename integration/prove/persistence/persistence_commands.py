@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -20,12 +19,6 @@ RuntimeFolder = Annotated[
 Folder = Annotated[Path, typer.Option(help="where to put test files: on the file system you will use")]
 
 
-def chosen_runtime(folder: Path | None) -> Runtime:
-    extra = os.environ.get("SM120_RUNTIME_PATHS", "")
-    folder = folder or Path(os.environ.get("SM120_RUNTIME") or "build/runtime")
-    return Runtime(folder.absolute(), tuple(Path(path).absolute() for path in extra.split(os.pathsep) if path))
-
-
 def faults_command(
     runtime: RuntimeFolder = None,
     folder: Folder = Path("build/faults"),
@@ -35,7 +28,7 @@ def faults_command(
     from sm120.integration.prove.persistence.faults import failures, run_faults, table
 
     rows = run_faults(
-        chosen_runtime(runtime),
+        Runtime.chosen(runtime),
         folder,
         long=long,
         progress=lambda row: log.print(row.fault, row.checksum, row.tries),
@@ -59,7 +52,7 @@ def bench_command(
     from sm120.integration.prove.persistence.storage_bench import SHORT_SIZES, SIZES, costs, run_bench, table
 
     sizes = SHORT_SIZES if short else SIZES
-    timings = run_bench(chosen_runtime(runtime), folder, sizes=sizes, rounds=rounds, processes=processes, fio=fio)
+    timings = run_bench(Runtime.chosen(runtime), folder, sizes=sizes, rounds=rounds, processes=processes, fio=fio)
     console.print(table(timings))
     console.print(costs(timings))
 
@@ -78,7 +71,7 @@ def prove_persistence_command(
     for name in SETUPS if model == "both" else (model,):
         lines = run_setup(
             name,
-            chosen_runtime(runtime),
+            Runtime.chosen(runtime),
             work,
             damage=True,
             progress=lambda line: log.print(line.step, line.prompt, "equal" if line.equal else "NOT EQUAL"),

@@ -1,21 +1,14 @@
 """Probe of dflash-sampling-penalties: DFLASH and DSPARK verify with the penalties plain decoding applies."""
 
 import sys
-from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from sglang.srt.managers.schedule_batch import ScheduleBatch
-from sglang.srt.managers.scheduler import Scheduler
-from sglang.srt.managers.scheduler_components import dp_attn
-from sglang.srt.model_executor.forward_batch_info import ForwardMode
-from sglang.srt.runtime_context import get_parallel
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
 from sglang.srt.speculative.dspark_components import dspark_verify
-from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 sys.path.insert(0, str(Path(__file__).parent))
 import verify_paths as vp
@@ -78,7 +71,7 @@ def test_a_merged_and_a_retracted_request_keep_their_counts(path):
 @pytest.mark.parametrize("kind", vp.PENALTIES)
 def test_decode_rows_of_a_mixed_prefill_count_the_block_before_it(path, kind):
     """--enable-mixed-chunk: they decode one token in the prefill of others, after a verify that is still pending."""
-    vp.check_mixed_prefill(path, vp.PENALTIES[kind], waits=kind != "none")
+    vp.check_mixed_prefill(path, vp.PENALTIES[kind])
 
 
 @pytest.mark.parametrize("kind", vp.PENALTIES)
@@ -94,74 +87,20 @@ def test_the_paths_without_logits_are_taken_only_unpenalized(kind):
     assert (skips, noop) == ((True, True) if kind == "none" else (False, False))
 
 
-@pytest.mark.parametrize("kind", ["frequency", "none"])
-@pytest.mark.parametrize("pending", [0, 1])
-def test_a_penalized_step_waits_for_the_last_result(kind, pending):
-    run, _ = vp.admit("dflash", vp.PENALTIES[kind])
-    scheduler = SimpleNamespace(require_mlp_sync=False, result_queue=deque([None] * pending))
-    waits = Scheduler.is_disable_overlap_for_batch(scheduler, run.batch, last_batch=run.batch)
-    assert bool(waits) == (kind == "frequency" and pending == 1)
+@pytest.mark.parametrize("path", ["dflash", "dspark"])
+@pytest.mark.parametrize("kind", vp.PENALTIES)
+def test_the_result_before_it_is_counted_on_the_device(path, kind):
+    """A penalized step under the overlap schedule waits for nothing, and counts what is still on its way to the host."""
+    vp.check_overlap(path, vp.PENALTIES[kind])
 
 
-def overlap_decisions(locals_: list, monkeypatch) -> list[bool]:
-    """What each of several data-parallel ranks decides, by upstream's exchange of their batches' facts."""
-    rows: list[torch.Tensor] = []
-
-    def exchange(global_flat, local_row, group):
-        rows.append(local_row.clone())
-        if len(rows) <= len(locals_):
-            return
-        global_flat.copy_(torch.cat(rows[: len(locals_)]))
-
-    def idle():
-        batch = ScheduleBatch(reqs=[])
-        batch.forward_mode, batch.spec_algorithm = ForwardMode.IDLE, SpeculativeAlgorithm.DFLASH
-        return batch
-
-    monkeypatch.setattr(dp_attn, "exchange_sync_rows", exchange)
-    tp_group = SimpleNamespace(cpu_group=None, active_ranks_cpu=torch.ones(len(locals_)))
-    decisions = []
-    with get_parallel().override(num_dp_ranks=len(locals_), attn_tp_size=1, attn_cp_size=1, tp_group=tp_group):
-        for _ in range(2):  # once to learn what every rank says, once to hear it
-            decisions = []
-            for batch in locals_:
-                batch = dp_attn.prepare_mlp_sync_batch_raw(
-                    batch,
-                    model_runner=SimpleNamespace(spec_algorithm=SpeculativeAlgorithm.DFLASH, model_config=None),
-                    get_idle_batch=idle,
-                    disable_cuda_graph=True,
-                    require_mlp_tp_gather=True,
-                    disable_overlap_schedule=False,
-                    offload_tags=set(),
-                )
-                scheduler = SimpleNamespace(require_mlp_sync=True, result_queue=deque([None]))
-                decisions.append(bool(Scheduler.is_disable_overlap_for_batch(scheduler, batch, last_batch=batch)))
-    return decisions
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_data_parallel_ranks_wait_together(order, monkeypatch):
-    """A rank that waits alone would launch its collectives in another order than its peers."""
-    penalized, _ = vp.admit("dflash", vp.PENALTIES["frequency"])
-    plain, _ = vp.admit("dflash", vp.PENALTIES["none"])
-    assert overlap_decisions([penalized.batch, plain.batch, None][::order], monkeypatch) == [True] * 3
-    assert overlap_decisions([plain.batch, None][::order], monkeypatch) == [False] * 2
-    assert overlap_decisions([mixed(penalized), plain.batch, None][::order], monkeypatch) == [True] * 3
-    assert overlap_decisions([mixed(plain), None][::order], monkeypatch) == [False] * 2
-
-
-def mixed(running: vp.Path) -> ScheduleBatch:
-    """A mixed batch of one arriving request and the decode rows of `running`."""
-    arriving = vp.PATHS["dflash"]([vp.Request([2, 6], {})], running.model)
-    arriving.mix(running)
-    batch = arriving.batch
-    batch.extend_lens = [2, *(1 for _ in running.reqs)]
-    batch.prefix_lens = [
-        len(r.prompt) + len(r.tokens) - n for r, n in zip(arriving.requests, batch.extend_lens, strict=True)
-    ]
-    batch.extend_logprob_start_lens = [2, *(0 for _ in running.reqs)]
-    batch.extend_num_tokens = sum(batch.extend_lens)
-    return batch
+def test_what_the_middle_chunk_of_a_prompt_samples_is_not_counted():
+    run, _ = vp.admit("dflash", [{"frequency_penalty": 1.0}])
+    run.launch([[4, 1]])
+    run.requests[0].tokens = run.requests[0].tokens[:1]
+    run.reqs[0].inflight_middle_chunks = 1
+    trees = [vp.chain([run.requests[0].tokens[-1], 1, 4])]
+    vp.check_rows(run, trees, run.verify(trees))
 
 
 @pytest.mark.parametrize("penalized", [True, False])

@@ -34,6 +34,7 @@ from sglang.srt.layers.sampler import (
 from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
 from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.managers.scheduler_components.batch_result_processor import SchedulerBatchResultProcessor
+from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.runtime_context import get_context, get_parallel
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
@@ -172,9 +173,29 @@ def published() -> Iterator[None]:
         yield
 
 
-def forward_isolation(batch: ScheduleBatch):
-    """The scheduler's own transaction around one forward, synchronous schedule."""
-    return Scheduler._forward_isolation(SimpleNamespace(), batch, overlap=False)
+def forward_isolation(batch: ScheduleBatch, results: Sequence[tuple[ScheduleBatch, object]] | None = None):
+    """The scheduler's own transaction around one forward; with `results`, which the host has not processed yet, under
+    the overlap schedule."""
+    scheduler = SimpleNamespace(result_queue=deque(results or ()), record_batch_in_overlap=lambda _: None)
+    return Scheduler._forward_isolation(scheduler, batch, overlap=results is not None)
+
+
+def pending_result(batch: ScheduleBatch, tokens: torch.Tensor, accept_lens: torch.Tensor | None):
+    """What the scheduler keeps of a forward whose sampled `tokens` are still on the device.
+
+    Upstream's relay of the result, then its copy to the host, which a host that looks too early finds poisoned.
+    """
+    result = GenerationBatchResult(next_token_ids=tokens, accept_lens=accept_lens)
+    relay = SimpleNamespace(
+        spec_algorithm=SpeculativeAlgorithm.NONE,
+        future_map=SimpleNamespace(stash=lambda *_: None),
+        beam_coordinator=SimpleNamespace(maybe_select_and_relay=lambda *_, **__: None),
+        chunked_req=None,
+    )
+    Scheduler._relay_forward_payload(relay, batch, torch.arange(len(batch.reqs)), result)
+    result.next_token_ids = torch.full_like(tokens, VOCAB - 1)
+    result.accept_lens = None if accept_lens is None else torch.full_like(accept_lens, 1)
+    return batch.copy(), result
 
 
 def one_hot(tokens: torch.Tensor) -> torch.Tensor:
@@ -190,6 +211,7 @@ def plain_logits(request: Request, model: Model) -> tuple[torch.Tensor, Sampling
         req.output_ids.append(token)
         if batch.sampling_info.penalizer_orchestrator.is_required:
             batch.cumulate_penalty_output_tokens()
+    req.num_penalized_output_tokens = len(req.output_ids)
     with forward_isolation(batch):
         info = batch.sampling_info
         info.grammars = [req.grammar] if batch.has_grammar else None
@@ -367,6 +389,8 @@ class Path:
         self.requests = requests
         self.reqs = [to_req(r, f"r{i}") for i, r in enumerate(requests)] if reqs is None else reqs
         self.batch = to_batch(self.reqs, self.algorithm)
+        # What the forwards launched last sampled and the host has not processed: None with the synchronous schedule.
+        self.results: list[tuple[ScheduleBatch, object]] | None = None
 
     def prefill(self, forced: list[int] | None = None) -> torch.Tensor:
         """Run the forward that admits the requests and commit one token each, the argmax or the `forced` one.
@@ -374,7 +398,7 @@ class Path:
         Returns:
             Logits `[bs, VOCAB]` after every adjustment but a custom processor's.
         """
-        with forward_isolation(self.batch):
+        with forward_isolation(self.batch, self.results):
             info = self.batch.sampling_info
             info.grammars = [req.grammar for req in self.reqs] if self.batch.has_grammar else None
             info.update_regex_vocab_mask()
@@ -419,6 +443,32 @@ class Path:
             request.tokens.extend(run)
             req.output_ids.extend(run)
 
+    def launch(self, runs: list[list[int]]) -> None:
+        """Let the device accept these runs of tokens, while the host processes what it was launched before.
+
+        The rows of the result are as long as the longest run; behind a shorter one lies what comes next, which would
+        show if it were counted already.
+        """
+        self.process()
+        width = max(map(len, runs))
+        rows = []
+        for request, run in zip(self.requests, runs, strict=True):
+            ahead = Request(request.prompt, request.sampling, request.tokens + run)
+            follows = int(plain_distribution(ahead, self.model).argmax())
+            rows.append(run + [follows] * (width - len(run)))
+        tokens = torch.tensor(rows, dtype=torch.int32).flatten()
+        lens = torch.tensor([len(run) for run in runs], dtype=torch.int32)
+        self.results = [pending_result(self.batch, tokens, lens)]
+        self.accepted = dict(zip(map(id, self.reqs), runs, strict=True))
+        for request, run in zip(self.requests, runs, strict=True):
+            request.tokens.extend(run)
+
+    def process(self) -> None:
+        """Let the host process the pending result."""
+        for req in self.reqs if self.results else ():
+            req.output_ids.extend(self.accepted.pop(id(req), []))
+        self.results = []
+
     def prepare(self) -> None:
         """What the scheduler does to the batch before a decode step."""
 
@@ -440,7 +490,7 @@ class Path:
         self.prepare()
         self.batch.seq_lens = torch.tensor([len(r.prompt) + len(r.tokens) for r in self.requests])
         self.record, self.coins = record, coins = [], []
-        with replaced_kernels(record, coins), forward_isolation(self.batch):
+        with replaced_kernels(record, coins), forward_isolation(self.batch, self.results):
             logits = self.logits(trees)
             self.sample(trees, logits, self.batch.sampling_info)
             if taken is not None:
@@ -643,25 +693,6 @@ def is_finished(request: Request, length: int) -> bool:
     return len(request.tokens) >= length or EOS in request.tokens
 
 
-def mixed_logits(arriving: Path, running: Path, accepted: list[list[int]]) -> tuple[bool, torch.Tensor]:
-    """Mix `running`, whose last verify accepted the runs `accepted` but still has its result in the queue, into the
-    prefill of `arriving`. Upstream decides whether it takes in that result before it launches the mixed batch.
-
-    Returns:
-        Whether it did, and the logits `[bs, VOCAB]` of the mixed batch, the arriving requests first.
-    """
-    arriving.mix(running)
-    scheduler = SimpleNamespace(require_mlp_sync=False, result_queue=deque([None]))
-    waits = bool(Scheduler.is_disable_overlap_for_batch(scheduler, arriving.batch, last_batch=running.batch))
-    if waits:
-        running.commit(accepted)
-    else:
-        # The device attends what was accepted; upstream's requests do not know it yet.
-        for request, run in zip(running.requests, accepted, strict=True):
-            request.tokens.extend(run)
-    return waits, arriving.prefill()
-
-
 PATHS: dict[str, type[Path]] = {"eagle": Eagle, "ngram": Ngram, "dflash": DFlash, "dspark": DSpark}
 
 
@@ -673,20 +704,52 @@ def check_rows(run: Path, trees: Sequence[Tree], got: torch.Tensor) -> None:
             torch.testing.assert_close(got[b, row], plain_distribution(ahead, run.model))
 
 
-def check_mixed_prefill(path: str, samplings: Sequence[dict], *, waits: bool) -> None:
+def check_mixed_prefill(path: str, samplings: Sequence[dict]) -> None:
     """Decode rows in the prefill of others count the pending block before them, and so does the verify after it."""
     run, _ = admit(path, samplings)
-    run.verify([chain([r.tokens[-1], 1, 4, 1]) for r in run.requests])
     arriving = PATHS[path]([Request([2, 6], {})], run.model)
-    accepted = [[1, 4, 1, 4], [1, 4]]
-    ahead = [Request(r.prompt, r.sampling, r.tokens + new) for r, new in zip(run.requests, accepted, strict=True)]
-    waited, got = mixed_logits(arriving, run, accepted)
+    run.verify([chain([r.tokens[-1], 1, 4, 1]) for r in run.requests])
+    run.launch([[1, 4, 1, 4], [1, 4]])
+    ahead = [Request(r.prompt, r.sampling, list(r.tokens)) for r in run.requests]
+    arriving.mix(run)
+    assert not must_wait(arriving.batch, run.batch)
+    arriving.results = run.results
+    got = arriving.prefill()
     for b, request in enumerate([Request([2, 6], {}), *ahead]):
         torch.testing.assert_close(got[b], plain_logits(request, run.model)[0][0])
-    assert waited == waits
-    if waits:
-        trees = [chain([r.tokens[-1], 4, 1, 4]) for r in arriving.requests]
-        check_rows(arriving, trees, arriving.verify(trees))
+    # The host processes the block after it has processed the prefill's tokens here; the order does not matter.
+    run.process()
+    arriving.results = None
+    trees = [chain([r.tokens[-1], 4, 1, 4]) for r in arriving.requests]
+    check_rows(arriving, trees, arriving.verify(trees))
+
+
+def check_overlap(path: str, samplings: Sequence[dict], rounds: int = 4) -> None:
+    """Blocks verified while the result before them is still on the device have plain decoding's distributions."""
+    run, rng = admit(path, samplings)
+    for number in range(rounds):
+        drafts = [[r.tokens[-1], *(rng.choice([1, EOS, 4]) for _ in range(4))] for r in run.requests]
+        trees = [random_tree(rng, tokens) if path == "ngram" else chain(tokens) for tokens in drafts]
+        assert not must_wait(run.batch, run.batch)
+        got = run.verify(trees)
+        check_rows(run, trees, got)
+        run.launch([[*tree.path(rng.randrange(5)), rng.randrange(VOCAB)] for tree in trees])
+        if number == 1:
+            # One request leaves while its result is on its way, another comes with its first token on the device.
+            run.drop([0])
+            other = PATHS[path]([Request([5, 1], samplings[0])], run.model)
+            other.prefill([4])
+            other.reqs[0].output_ids.pop()
+            other.accepted = {id(other.reqs[0]): [4]}
+            run.results.append(pending_result(other.batch, torch.tensor([4]), None))
+            run.merge(other)
+            run.accepted |= other.accepted
+
+
+def must_wait(batch: ScheduleBatch, last_batch: ScheduleBatch) -> bool:
+    """Whether upstream takes in the pending result before it launches `batch`."""
+    scheduler = SimpleNamespace(require_mlp_sync=False, result_queue=deque([None]))
+    return bool(Scheduler.is_disable_overlap_for_batch(scheduler, batch, last_batch=last_batch))
 
 
 def admit(path: str, samplings: Sequence[dict], seed: int = 0) -> tuple[Path, random.Random]:

@@ -6,13 +6,14 @@ import datetime
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.table import Table as Grid
 
 from sm120.integration.common.checkout import Checkout, find_checkout
 from sm120.integration.common.console import make_console, working
 from sm120.integration.upstream.ledger import ledger_findings, load_ledger
 from sm120.integration.upstream.matrix import Cell, make_matrix
-from sm120.integration.upstream.status import as_json, refresh, short, statuses
+from sm120.integration.upstream.status import PatchStatus, as_json, refresh, short, statuses
 
 console = make_console()
 progress = make_console(stderr=True)
@@ -53,31 +54,30 @@ def status_command(
     if json:
         typer.echo(as_json(rows))
     else:
-        grid = Grid()
-        _identifying(grid, "patch", [f"{row.project}/{row.slug}" for row in rows])
-        for name in ("tier", "upstream"):
-            grid.add_column(name)
-        _identifying(grid, "rivals, last known", [short(pull) for row in rows for pull in row.rivals])
-        grid.add_column("header of")
-        grid.add_column("evidence")
-        for row in rows:
-            # A rival that GitHub was not asked about was open when the header was written.
-            pulls = [f"{short(pull)} {row.pulls.get(pull, f'open {row.checked}')}" for pull in row.rivals]
-            grid.add_row(
-                f"{row.project}/{row.slug}",
-                row.tier,
-                row.upstream,
-                "\n".join(pulls) or "none",
-                f"{row.checked} ({row.age_days} d)",
-                ", ".join(row.evidence),
-            )
-        console.print(grid)
+        for project in dict.fromkeys(row.project for row in rows):
+            console.print(_grid(project, [row for row in rows if row.project == project]))
     for row in rows:
         for text in row.warnings:
             progress.print(f"warning: {row.slug}: {text}", markup=False)
         for text in row.errors:
             progress.print(f"error: {row.slug}: {text}", markup=False)
     raise typer.Exit(1 if any(row.errors for row in rows) else 0)
+
+
+def _grid(project: str, rows: list[PatchStatus]) -> Grid:
+    grid = Grid(title=project, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    _identifying(grid, "patch", [row.slug for row in rows])
+    grid.add_column("tier")
+    grid.add_column("upstream")
+    _identifying(grid, "rivals, last known", [short(pull) for row in rows for pull in row.rivals])
+    grid.add_column("looked at")
+    grid.add_column("evidence")
+    for row in rows:
+        # A rival that GitHub was not asked about was open on the day that somebody looked at it for the header.
+        pulls = [f"{short(pull)} {row.pulls.get(pull, f'open {row.checked}')}" for pull in row.rivals]
+        looked = f"{row.checked} ({row.age_days} d)"
+        grid.add_row(row.slug, row.tier, row.upstream, "\n".join(pulls) or "none", looked, ", ".join(row.evidence))
+    return grid
 
 
 def _identifying(grid: Grid, name: str, values: list[str]) -> None:
@@ -87,7 +87,7 @@ def _identifying(grid: Grid, name: str, values: list[str]) -> None:
 
 def _print_ledger(checkout: Checkout, today: datetime.date, ladder: bool) -> int:
     rows = load_ledger(checkout)
-    grid = Grid()
+    grid = Grid(box=SIMPLE_HEAD, pad_edge=False)
     _identifying(grid, "change", [change.name for change in rows])
     for name in ("project", "what"):
         grid.add_column(name)

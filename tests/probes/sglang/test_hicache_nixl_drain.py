@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from nixl_storage import fill, hicache_nixl, kv_indices, kv_pool, needs_nixl, storage
+from nixl_storage import fill, kv_indices, kv_pool, needs_nixl, storage
 
 pytestmark = needs_nixl
 
@@ -105,16 +105,11 @@ def test_io_that_never_settles_ends_the_server(tmp_path, monkeypatch, caplog):
     """Nothing is released while it waits; the signal is sent once, to the process that ends all others."""
     pipe, sent = PipeRead(tmp_path, monkeypatch), []
 
-    class Parent:
-        def send_signal(self, number):
-            sent.append(number)
-            pipe.send_after(0.3)  # meanwhile the wait goes on
+    def kill(process, number):
+        sent.append((process, number))
+        pipe.send_after(0.3)  # meanwhile the wait goes on
 
-    class Itself:
-        def parent(self):
-            return Parent()
-
-    monkeypatch.setattr(hicache_nixl.psutil, "Process", Itself)
+    monkeypatch.setattr(os, "kill", kill)
     monkeypatch.setattr(type(pipe.store), "_DRAIN_WARN_SEC", 0.05)
     monkeypatch.setattr(type(pipe.store), "_DRAIN_LIMIT_SEC", 0.2)
     check, polls = pipe.store.agent.check_xfer_state, []
@@ -125,7 +120,7 @@ def test_io_that_never_settles_ends_the_server(tmp_path, monkeypatch, caplog):
 
     monkeypatch.setattr(pipe.store.agent, "check_xfer_state", fails_once)
     assert pipe.run() is False
-    assert sent == [signal.SIGQUIT]
+    assert sent == [(os.getppid(), signal.SIGQUIT)]
     assert pipe.in_flight_at_release == [False]
     assert "I/O in flight, until" in caplog.text and "ending the server" in caplog.text
     assert pipe.store.drained_transfers == 1 and "(1 such transfers so far)" in caplog.text

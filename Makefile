@@ -12,7 +12,7 @@ PATCH :=
 endif
 PIP := build/dev/bin/python -m pip install --quiet --disable-pip-version-check --editable
 
-.PHONY: runtime check test test-long lint clean
+.PHONY: runtime check test test-long lint types clean
 
 runtime: build/dev/.installed
 	$(SM120) runtime --flavor $(RUNTIME) --prove
@@ -41,10 +41,13 @@ endif
 test-long: test
 	$(PYTEST) -m long
 
-# Modules are imported as sm120.NAME and lie in NAME/: without links of that shape every import of ours would be Any.
-lint: build/dev/.tested
+# The hooks of .pre-commit-config.yaml are these.
+lint: build/dev/.tested types
 	build/dev/bin/ruff check .
 	build/dev/bin/ruff format --check .
+
+# Modules are imported as sm120.NAME and lie in NAME/: without links of that shape every import of ours would be Any.
+types: build/dev/.tested
 	mkdir -p build/types/sm120
 	for part in integration kernels; do ln -sfn "$(CURDIR)/$$part" build/types/sm120/$$part; done
 	MYPYPATH=build/types build/dev/bin/mypy --exclude cpu_layer --exclude /tests/ -p sm120.integration -p sm120.kernels

@@ -68,6 +68,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         ),
         "compare": Entry("measure.results_commands:compare_command", "Compare two results.", tables=True),
         "bench": Entry("measure.bench_commands:app", "Measure the pipeline, the storage path, or a kernel."),
+        "ptx": Entry("measure.ptx_commands:ptx_command", "Run a kernel's PTX for sm_120a on this CPU.", tables=True),
     },
     "Patches": {
         "status": Entry("upstream.status_commands:status_command", "What is known about every patch, and how fresh."),

@@ -6,6 +6,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from typing import Any
 
@@ -18,6 +19,12 @@ if why_no_device() is not None:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 SIMULATED = ("device", "simulated")
+AS_PTX = ("device", "ptx")
+
+
+def runs_ptx() -> bool:
+    """True with SM120_DEVICE=ptx: on the simulated device, kernels run as the PTX that the compiler made for sm_120a."""
+    return os.environ.get("SM120_DEVICE") == "ptx" and why_no_device() is not None
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -46,8 +53,17 @@ def simulated_device(host_modules: dict[str, Callable[..., Any]], monkeypatch: p
     from sm120.kernels._lib.simulated_device import simulated_device as simulate
 
     monkeypatch.setattr(cold_timing, "measure", functools.partial(cold_timing.measure, warm_up=0, rounds=1))
-    with simulated_jit(host_modules), simulate():
+    with simulated_jit(host_modules), _triton_kernels(), simulate():
         yield
+
+
+def _triton_kernels() -> AbstractContextManager[object]:
+    """What runs the Triton kernels of the simulated device: the interpreter, or their PTX."""
+    if not runs_ptx():
+        return nullcontext()
+    from sm120.kernels._ptx.triton_launch import triton_as_ptx
+
+    return triton_as_ptx()
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +73,7 @@ def _device(request: pytest.FixtureRequest) -> None:
         return
     if why_no_device() is not None:
         request.getfixturevalue("simulated_device")
-        request.node.user_properties.append(SIMULATED)
+        request.node.user_properties.append(AS_PTX if runs_ptx() else SIMULATED)
         return
     interpreted = interpreted_kernels()
     assert not interpreted, f"a device is here, and these would run in Triton's interpreter: {interpreted}"
@@ -85,12 +101,14 @@ def interpreted_kernels() -> list[str]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what ran where; the mark comes with each report, because another process may have run the test."""
     reports = [report for group in terminalreporter.stats.values() for report in group]
-    marked = [report for report in reports if getattr(report, "when", "") == "call" and SIMULATED in properties(report)]
-    if marked:
-        reason = why_no_device()
-        terminalreporter.write_line(
-            f"{len(marked)} device tests ran on the simulated device, evidence for no rung: {reason}"
-        )
+    called = [report for report in reports if getattr(report, "when", "") == "call"]
+    for mark, said in (
+        (SIMULATED, "on the simulated device, evidence for no rung"),
+        (AS_PTX, "as PTX for sm_120a, rung ptx"),
+    ):
+        count = sum(mark in properties(report) for report in called)
+        if count:
+            terminalreporter.write_line(f"{count} device tests ran {said}: {why_no_device()}")
 
 
 def properties(report: pytest.TestReport) -> list[tuple[str, object]]:

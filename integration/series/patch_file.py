@@ -34,7 +34,7 @@ OPTIONAL_FIELDS = ("Rivals", "Requires", "Kernels")
 
 _PR = r"[\w.-]+/[\w.-]+#\d+"
 # A gpu rung names its device and date: «gpu RTX PRO 6000 2026-12-01».
-_RUNG = r"(reference|cpu|served|sm_120a|gpu [\w .()-]+ \d{4}-\d{2}-\d{2})"
+_RUNG = r"(reference|cpu|ptx|served|sm_120a|gpu [\w .()-]+ \d{4}-\d{2}-\d{2})"
 FIELD_FORMS = {
     "Subject": (r"\[\w+\] [^:]+: .+", "[project] area: imperative summary"),
     "Origin": (rf"vendor|upstream, ([0-9a-f]{{40}}|{_PR})", "vendor | upstream, <commit or owner/repo#N>"),
@@ -50,7 +50,7 @@ FIELD_FORMS = {
     "Arch": (r"any|sm_\d+", "any | sm_120 (exact, never >=)"),
     "Tier": (r"core|extra|backport", "core | extra | backport"),
     "Probe": (r"tests/probes/\w+/test_\w+\.py", "tests/probes/PROJECT/test_SLUG.py"),
-    "Evidence": (rf"{_RUNG}(, {_RUNG})*", "rungs that hold: reference, cpu, served, sm_120a, gpu <device> <date>"),
+    "Evidence": (rf"{_RUNG}(, {_RUNG})*", "rungs that hold: reference, cpu, ptx, served, sm_120a, gpu <device> <date>"),
 }
 
 

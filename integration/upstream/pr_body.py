@@ -161,6 +161,7 @@ def _rungs(patch: Patch) -> str:
     words = {
         "reference": "the maths against a float64 reference",
         "cpu": "on the CPU",
+        "ptx": "the PTX for sm_120a, run on the CPU",
         "served": "in a server answering real requests on the CPU",
         "sm_120a": "compiled for sm_120a (not run on a device)",
     }

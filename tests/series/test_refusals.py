@@ -87,7 +87,7 @@ def test_cached_artifact_needs_no_network(mini, tmp_path):
         ({"Status-Checked": "last week"}, "header-value", "YYYY-MM-DD"),
         ({"Arch": ">=sm_120"}, "header-value", "exact, never >="),
         ({"Tier": "gold"}, "header-value", "core | extra | backport"),
-        ({"Evidence": "vibes"}, "header-value", "reference, cpu, served, sm_120a"),
+        ({"Evidence": "vibes"}, "header-value", "reference, cpu, ptx, served, sm_120a"),
         ({"Probe": "tests/probes/alpha/test_other.py"}, "header-value", "test_bad_header.py"),
         ({"Subject": "[beta] core: not this project"}, "header-value", "does not start with '[alpha] '"),
         ({"Requires": "not-there"}, "series-requires", "not-there, which is not in the series"),

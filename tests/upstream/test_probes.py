@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from sm120.integration.common.checkout import Checkout
+from sm120.integration.common.refusal import Refusal
 from sm120.integration.upstream import probes
 from sm120.integration.upstream.probes import ProbeResult, read_report
 
@@ -69,3 +72,16 @@ def test_no_gpu_is_visible_to_a_probe(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     environment = probes.tree_environment(Checkout(tmp_path), tmp_path / "tree")
     assert environment["CUDA_VISIBLE_DEVICES"] == "" and environment["TRITON_INTERPRET"] == "1"
+
+
+def test_an_environment_without_pytest_is_named_with_what_brings_it(tmp_path, monkeypatch):
+    """Every command that probes comes through here: probe, closure --prove, export, matrix and bump --probes."""
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho "$0: No module named pytest" >&2\nexit 1\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(probes.sys, "executable", str(python))
+    monkeypatch.setattr(probes, "tree_environment", lambda checkout, tree: {})
+    probe = tmp_path / "test_first.py"
+    probe.touch()
+    with pytest.raises(Refusal, match=r"(?s)\[probe-crashed\].*fix: make build/dev/\.installed brings it"):
+        probes.run_files(Checkout(tmp_path), {"first": probe}, tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 from pathlib import Path
@@ -29,5 +30,8 @@ def host(request: pytest.FixtureRequest, host_build: HostBuild) -> HostBuild:
 
 @pytest.fixture
 def host_modules(host_build: HostBuild) -> dict[str, object]:
-    module = types.SimpleNamespace(xqa_mask_fill=launched(host_build.xqa_mask_fill))
+    fill = host_build.xqa_mask_fill
+    if os.environ.get("SM120_DEVICE") == "ptx":
+        from xqa_mask_ptx import xqa_mask_fill as fill
+    module = types.SimpleNamespace(xqa_mask_fill=launched(fill))
     return {"xqa_mask": lambda: module}

@@ -46,6 +46,119 @@ class LazyDevice:
             self.pending.pop(0)()
 
 
+class Queue:
+    """A stream that runs its work when it is told to, or when another's work has to wait for it, and no further."""
+
+    def __init__(self):
+        self.work, self.done = [], 0
+
+    def enqueue(self, work):
+        self.work.append(work)
+
+    def run(self, upto=None):
+        while self.done < (len(self.work) if upto is None else upto):
+            self.done += 1
+            self.work[self.done - 1]()
+
+    def wait_stream(self, other):
+        upto = len(other.work)
+        self.enqueue(lambda: other.run(upto))
+
+    def record_event(self):
+        return self, len(self.work)
+
+    def wait_event(self, event):
+        stream, upto = event
+        self.enqueue(lambda: stream.run(upto))
+
+
+class QueueDevice:
+    """A device module of two such streams."""
+
+    def __init__(self):
+        self.main, self.side = Queue(), Queue()
+        self.current, self.capturing = self.main, False
+
+    def Stream(self):
+        return self.side
+
+    def current_stream(self):
+        return self.current
+
+    def is_current_stream_capturing(self):
+        return self.capturing
+
+    @contextlib.contextmanager
+    def stream(self, stream):
+        self.current = stream
+        yield
+        self.current = self.main
+
+
+@pytest.fixture
+def streams(monkeypatch):
+    """A RecoverOverlap between two streams, its device, a commit that copies `window` to `state`, and who held tensors."""
+    try:
+        from sglang.srt.layers.attention.linear.gdn_recover_overlap import RecoverOverlap
+    except ImportError:
+        pytest.fail("the runtime has no --gdn-recover-overlap")
+    device, held = QueueDevice(), []
+    monkeypatch.setattr(torch, "get_device_module", lambda name=None: device)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: held.append((tensor, stream)))
+
+    def commit(state, window, at):
+        device.current.enqueue(lambda: state.__setitem__(at, window[at]))
+
+    return RecoverOverlap("cpu"), device, commit, held
+
+
+def test_the_side_stream_waits_for_what_the_recovery_reads(streams):
+    overlap, device, commit, _ = streams
+    state, window = torch.zeros(2), torch.zeros(2)
+    device.main.enqueue(lambda: window.fill_(7))
+    overlap.submit(commit, state, window, 1)
+    device.side.run()  # as early as it may
+    assert state.tolist() == [0, 7]
+
+
+def test_who_joins_waits_for_the_commit_itself(streams):
+    overlap, device, commit, _ = streams
+    state, window, seen = torch.zeros(2), torch.ones(2), []
+    overlap.submit(commit, state, window, 0)
+    overlap.submit(commit, state, window, 1)
+    for _ in range(2):
+        overlap.join()
+        device.main.enqueue(lambda: seen.append(state.tolist()))
+    device.main.run()  # the side stream as late as it may
+    assert seen == [[1, 1]] * 2
+
+
+def test_nobody_waits_before_the_first_recovery_or_in_a_capture(streams):
+    overlap, device, commit, _ = streams
+    overlap.join()
+    assert device.main.work == []
+    overlap.submit(commit, torch.zeros(1), torch.ones(1), 0)
+    device.capturing = True
+    overlap.join()
+    assert device.main.work == []
+
+
+def test_tensors_are_held_until_the_side_stream_has_read_them(streams):
+    overlap, device, commit, held = streams
+    state, window = torch.zeros(1), torch.ones(1)
+    overlap.submit(commit, state, window, 0)
+    assert [(id(tensor), stream) for tensor, stream in held] == [(id(state), device.side), (id(window), device.side)]
+
+
+@pytest.mark.usefixtures("streams")
+def test_without_a_side_stream_the_commit_runs_at_once():
+    from sglang.srt.layers.attention.linear.gdn_recover_overlap import run_recovery
+
+    seen = []
+    run_recovery(None, lambda *arguments: seen.append(arguments), 1, 2)
+    assert seen == [(1, 2)]
+
+
 @pytest.fixture
 def build(monkeypatch):
     """build() -> a rig whose commits go to a side stream; fails the test where the runtime has none."""

@@ -53,3 +53,32 @@ def test_verify_runs_the_processor_of_each_request(path, name):
                 request.prompt, request.sampling, request.tokens + tree.path(node), request.custom_logit_processor
             )
             torch.testing.assert_close(got[b, node], vp.plain_distribution(ahead, run.model))
+
+
+class BringBack(CustomLogitProcessor):
+    """Makes one token likely, whatever the grammar has said about it."""
+
+    def __call__(self, logits, custom_param_list=None):
+        logits = logits.clone()
+        logits[:, [param["token"] for param in custom_param_list]] = 60.0
+        return logits
+
+
+@pytest.mark.parametrize("path", ["eagle", "ngram"])
+def test_a_processor_runs_after_the_grammar(path):
+    """As in plain decoding: what the grammar has taken away, a processor may bring back."""
+    letters = vp.LETTERS
+    sampling = {"regex": f"[{letters[1]}{letters[4]}]*", "custom_params": {"token": 6}}
+    requests = [vp.Request([2, 3], sampling, [], BringBack.to_str()), vp.Request([3], {}, [])]
+    run = vp.PATHS[path](requests, vp.hashed_model(3))
+    run.prefill([1, 1])
+    trees = [vp.chain([1, 4, 1, 4]), vp.chain([1, 5, 6, 0])]
+    got = run.verify(trees)
+    for b, (request, tree) in enumerate(zip(requests, trees, strict=True)):
+        for node in range(4):
+            ahead = vp.Request(
+                request.prompt, request.sampling, request.tokens + tree.path(node), request.custom_logit_processor
+            )
+            want = vp.plain_distribution(ahead, run.model)
+            torch.testing.assert_close(got[b, node], want)
+            assert b or want[6] > 0.9

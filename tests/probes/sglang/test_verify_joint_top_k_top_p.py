@@ -121,23 +121,24 @@ def test_uno_keeps_the_same_tokens_whoever_is_beside(uno, sampling, neighbours):
 @pytest.mark.parametrize("path", ["eagle", "dflash"])
 def test_no_third_distribution_is_kept(path, monkeypatch):
     """A verify of [bs * D, vocab] probabilities has room for two of them: the filters' input and one result."""
-    module = vp.eagle_utils if path == "eagle" else vp.dflash_utils
-    prefix = "" if path == "eagle" else "_dflash_"
     made, kept = [], []
+    renorm_top_k, renorm_top_p = vp.renorm_top_k, vp.renorm_top_p
 
     def top_k(probs, top_ks):
-        result = vp.renorm_top_k(probs, top_ks)
+        result = renorm_top_k(probs, top_ks)
         made.append(weakref.ref(result))
         return result
 
     def top_p(probs, top_ps):
         kept.extend(one for one in made if one() is not None)
-        return vp.renorm_top_p(probs, top_ps)
+        return renorm_top_p(probs, top_ps)
 
+    monkeypatch.setattr(vp, "renorm_top_k", top_k)
+    monkeypatch.setattr(vp, "renorm_top_p", top_p)
     run = vp.PATHS[path]([vp.Request([1, 2], s) for s in WHOLE], vp.hashed_model(5))
     run.prefill([3, 4, 5])
-    monkeypatch.setattr(module, f"{prefix}top_k_renorm_prob", top_k)
-    monkeypatch.setattr(module, f"{prefix}top_p_renorm_prob", top_p)
+    made.clear()
+    kept.clear()
     run.verify([vp.chain([r.tokens[-1], 1, 2]) for r in run.requests])
     assert made and not kept
 

@@ -27,6 +27,10 @@ class Machine:
     direct_io: bool
 
 
+MODEL_KEY = "model"
+"""What every key of a page says where it would name the model: the namespace knows which one, by its content."""
+
+
 def storage_config(profile: Profile, machine: Machine) -> dict[str, Any]:
     """The value of --hicache-storage-backend-extra-config; "auto" becomes what the machine can do.
 
@@ -42,7 +46,7 @@ def storage_config(profile: Profile, machine: Machine) -> dict[str, Any]:
         raise Refusal("profile-schema", f"storage.queue is {queue!r}, must be auto, io_uring or libaio")
     if config.get("use_direct_io", "auto") == "auto":
         config["use_direct_io"] = machine.direct_io
-    return {keys[queue]: "true", **config}
+    return {keys[queue]: "true", "model_key": MODEL_KEY, **config}
 
 
 def overrides(wanted: Mapping[str, Any], rope: Mapping[str, Any], checkpoint: Path | None) -> dict[str, Any]:

@@ -288,6 +288,22 @@ def test_auto_follows_the_machine_and_fixed_does_not():
         storage_config(load_profile("cpu-proof", ["storage.queue=posix"]), ABLE)
 
 
+def test_another_path_or_served_name_finds_the_same_pages(tmp_path):
+    """Neither is in the namespace or in a page's key, which would be the path without `model_key`."""
+
+    def stored(place, name):
+        (folder := tmp_path / place).mkdir()
+        (folder / "config.json").write_text("{}")
+        profile = load_profile("flash-next", [f"paths.model={folder}", f"served-model-name={name}"])
+        line = arguments(profile, ABLE, host="::", port=1)
+        assert value(line, "--model-path") == str(folder)
+        return value(line, "--hicache-storage-backend-extra-config"), serving(profile, ABLE, "2.14.1", {})
+
+    first, second = stored("here", "one"), stored("there", "two")
+    assert first == second
+    assert json.loads(first[0])["model_key"]
+
+
 @pytest.mark.parametrize(
     ("setting", "changes"),
     [

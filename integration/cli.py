@@ -75,6 +75,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "series": Entry("upstream.series_commands:app", "Look at, check, rewrite and edit a patch series."),
         "kernel": Entry("series.kernel_commands:app", "Begin a kernel module."),
         "probe": Entry("upstream.probe_commands:probe_command", "Is a patch's test red without it and green with it?"),
+        "mutate": Entry("upstream.mutate_commands:mutate_command", "Does a patch's test notice a wrong patch?"),
         "closure": Entry("upstream.patch_commands:closure_command", "The earlier patches that one needs."),
         "export": Entry("upstream.patch_commands:export_command", "A patch as upstream commits, with a PR text."),
         "readme": Entry("upstream.probe_commands:readme_command", "Write the patch tables of the READMEs."),

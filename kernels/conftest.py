@@ -33,7 +33,7 @@ def _strict_triton() -> Iterator[None]:
     if os.environ.get("TRITON_INTERPRET") != "1" or find_spec("triton") is None:
         yield
         return
-    from sm120.kernels._lib.strict_interpreter import strict_interpreter
+    from sm120.kernels._kit.strict_interpreter import strict_interpreter
 
     with strict_interpreter():
         yield
@@ -48,9 +48,9 @@ def host_modules() -> dict[str, Callable[..., Any]]:
 @pytest.fixture
 def simulated_device(host_modules: dict[str, Callable[..., Any]], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """`cuda` names a simulated device, the shipped entries run on CPU builds of their kernels, benches do few rounds."""
-    from sm120.kernels._lib import cold_timing
-    from sm120.kernels._lib.shipped_entry import simulated_jit
-    from sm120.kernels._lib.simulated_device import simulated_device as simulate
+    from sm120.kernels._kit import cold_timing
+    from sm120.kernels._kit.shipped_entry import simulated_jit
+    from sm120.kernels._kit.simulated_device import simulated_device as simulate
 
     monkeypatch.setattr(cold_timing, "measure", functools.partial(cold_timing.measure, warm_up=0, rounds=1))
     with simulated_jit(host_modules), _triton_kernels(), simulate():
@@ -84,7 +84,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return
     for item in items:
         if item.get_closest_marker("interpreter") is not None:
-            item.add_marker(pytest.mark.skip(reason="Triton compiles here: _lib/tests/test_interpreted.py runs it"))
+            item.add_marker(pytest.mark.skip(reason="Triton compiles here: _kit/tests/test_interpreted.py runs it"))
 
 
 def interpreted_kernels() -> list[str]:

@@ -25,6 +25,9 @@ PRISTINE = {
     "alpha/data/kernel.cu": "".join(f"// row {n}\n" for n in range(30)),
     "alpha/tool.sh": "#!/bin/sh\necho alpha\n",
 }
+# The patches that most tests want: one hunk elsewhere, and one more.
+HOOK = PRISTINE["alpha/core.py"].replace("line_30 = 30", "line_30 = 'hook'")
+CHANGED = PRISTINE["alpha/core.py"].replace("line_20 = 20", "line_20 = 2020")
 
 
 def header(project: str, slug: str, **changes: str | None) -> str:
@@ -214,3 +217,29 @@ def make_wheel(folder: Path, name: str, version: str, files: dict[str, str]) -> 
         [sys.executable, "-m", "wheel", "pack", str(tree), "--dest-dir", str(folder)], check=True, capture_output=True
     )
     return folder / f"{name}-{version}-py3-none-any.whl"
+
+
+def snapshot(tree: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(tree)): hashlib.sha256(path.read_bytes()).digest()
+        for path in tree.rglob("*")
+        if path.is_file()
+    }
+
+
+def add_kernel(mini, name: str = "packing", **changes: str) -> None:
+    folder = mini.checkout.kernels / name
+    folder.mkdir()
+    (folder / "packing.cuh").write_text("// device code\n")
+    entry = {"project": "alpha", "source": "packing.cuh", "target": "alpha/data/packing.cuh"} | changes
+    table = "".join(f'{key} = "{value}"\n' for key, value in entry.items())
+    (folder / "kernel.toml").write_text(
+        f'name = "{name}"\nsummary = "packs"\ncapabilities = [[12, 0]]\n[[overlay]]\n{table}'
+    )
+
+
+def add_fuzzy_patch(mini) -> Path:
+    """A patch whose context differs from the release in one line: `patch` would take it with fuzz 1."""
+    other = PRISTINE["alpha/core.py"].replace("line_18 = 18", "line_18 = 'moved'")
+    changed = {"alpha/core.py": other.replace("= 20\n", "= 2020\n")}
+    return mini.patch("needs-fuzz", changed, base={**PRISTINE, "alpha/core.py": other})

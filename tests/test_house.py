@@ -16,8 +16,8 @@ INTEGRATION = ROOT / "integration"
 ORDER = ("common", "series", "build", "serve", "prove", "measure", "upstream", "cli")
 ROOMS = {*ORDER, "locks"} - {"cli"}
 FLOORS = 7
-# Tests of no single module: a lock, the machine, what every command refuses, upstream's own checks, the stand-ins.
-OF_NO_MODULE = {"test_bare_machine", "test_cuda_lock", "test_refusals", "test_cpu_layer"}
+# Tests of no single module: a lock, the machine, upstream's own checks, the stand-ins.
+OF_NO_MODULE = {"test_bare_machine", "test_cuda_lock", "test_cpu_layer"}
 OF_NO_MODULE |= {"test_torchvision_stand_in", "test_published_tokens"}
 
 
@@ -140,6 +140,28 @@ def test_a_test_is_named_after_its_module():
         assert tests - names - OF_NO_MODULE == set(), room
 
 
+def test_every_module_has_its_test_or_a_line_that_says_where_it_is_tested():
+    rows = re.findall(r"(?m)^\| (`[^|]+`) \| `([^`]+)` \|$", (ROOT / "tests" / "README.md").read_text())
+    elsewhere = [module for said, _ in rows for module in re.findall(r"`([^`]+)`", said)]
+    alone = {
+        str(path.relative_to(INTEGRATION))
+        for room in ROOMS
+        for path in modules(INTEGRATION / room)
+        if not (ROOT / "tests" / room / f"test_{path.stem}.py").is_file()
+    }
+    assert sorted(elsewhere) == sorted(alone)
+    assert [test for _, test in rows if not (ROOT / "tests" / test).is_file()] == []
+
+
+def test_the_places_that_the_readme_names_are_there():
+    rows = re.findall(r"(?m)^\| .+ \| `([\w/.]+)` \| `([\w/.]+)` \|$", (INTEGRATION / "README.md").read_text())
+    assert len(rows) > 10
+    missing = [
+        place for place, test in rows if not ((INTEGRATION / place).exists() and (ROOT / "tests" / test).is_file())
+    ]
+    assert missing == []
+
+
 def test_every_decision_is_in_the_index():
     folder = ROOT / "docs" / "decisions"
     listed = re.findall(r"\]\((\S+\.md)\)", (folder / "README.md").read_text())
@@ -155,3 +177,22 @@ def test_git_pip_and_the_full_disk_have_one_room_each():
     }
     for pattern, name in only_in.items():
         assert [path.name for path in modules() if re.search(pattern, path.read_text())] == [name], pattern
+
+
+def test_what_kernels_run_with_needs_no_kit():
+    """A kernel and `_lib` load without the compilers, interpreters and simulators that their tests and benches use."""
+    kernels = ROOT / "kernels"
+    running = [
+        path
+        for path in kernels.rglob("*.py")
+        if not {"tests", "_kit", "_ptx"} & set(path.parts) and path.name not in ("bench.py", "conftest.py")
+    ]
+    assert [path for path in running if "kernels._kit" in path.read_text()] == []
+    assert {path.stem for path in (kernels / "_lib").glob("*.py")} == {"__init__", "capability", "contracts", "device"}
+
+
+def test_nothing_asks_the_library_of_kernels_for_what_is_in_the_kit():
+    kit = "|".join(path.stem for path in (ROOT / "kernels" / "_kit").glob("[a-z]*.py"))
+    wanted = re.compile(rf"kernels\._lib\.({kit})\b|from sm120\.kernels\._lib import [^\n]*\b({kit})\b")
+    found = [path for folder in ("kernels", "tests") for path in (ROOT / folder).rglob("*.py")]
+    assert [path for path in found if wanted.search(path.read_text())] == []

@@ -25,6 +25,7 @@ from sm120.integration.common.checkout import Checkout, find_checkout
 from sm120.integration.common.console import make_console
 from sm120.integration.common.refusal import Refusal
 from sm120.integration.prove.persistence.persistence_commands import bench_command as persistence_command
+from sm120.integration.prove.persistence.persistence_commands import bench_namespace_command
 from sm120.integration.series.apply import apply_series, copy_touched
 from sm120.integration.series.quilt import export_quilt
 
@@ -54,6 +55,7 @@ def pipeline(rounds: Annotated[int, typer.Option(min=1, help="runs of each, in a
 
 
 app.command("persistence")(persistence_command)
+app.command("namespace")(bench_namespace_command)
 
 
 def _add_kernel(name: str) -> None:

@@ -10,7 +10,7 @@ from sm120.integration.series.series import Series
 
 
 def kernel_folders(kernels: Path) -> list[Path]:
-    """The folders of `kernels` that hold a kernel: `_lib` and `_template` do not."""
+    """The folders of `kernels` that hold a kernel: `_lib`, `_kit` and `_template` do not."""
     return sorted(path for path in kernels.iterdir() if path.is_dir() and not path.name.startswith(("_", ".")))
 
 

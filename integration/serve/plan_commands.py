@@ -9,7 +9,8 @@ import typer
 from rich.table import Table
 
 from sm120.integration.common.console import make_console
-from sm120.integration.serve.capacity import GIB, Capacity, capacity, number, parse_bytes, read_config
+from sm120.integration.common.sizes import parse_bytes
+from sm120.integration.serve.capacity import GIB, Capacity, capacity, number, read_config
 from sm120.integration.serve.host_memory import host_need
 from sm120.integration.serve.placement import Budget, budget, checkpoint_weights, told
 from sm120.integration.serve.planner import SlotReport

@@ -1,1 +1,1 @@
-"""The one room that all kernels share: capability table, tensor contracts, tolerances, SIMT host shim, interpreter."""
+"""What kernels run with: the capability table, contracts of tensors, the one probe for a device."""

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+SMS = 188
+"""Multiprocessors of an RTX PRO 6000 Blackwell."""
+
 
 @dataclass(frozen=True)
 class Capability:

@@ -7,8 +7,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from sm120.kernels._lib.compile_cache import ROOT, compile_once
-from sm120.kernels._lib.compilers import CompileError, missing_nvcc
+from sm120.kernels._kit.compile_cache import ROOT, compile_once
+from sm120.kernels._kit.compilers import CompileError, missing_nvcc
 
 
 def nvcc_ptx(source: Path, *, include: Sequence[Path] = (), flags: Sequence[str] = (), timeout: float = 600) -> str:

@@ -334,7 +334,7 @@ def _elements(marks: np.ndarray, begin: int, tensor: Any) -> np.ndarray:
 @functools.cache
 def engine() -> ctypes.CDLL:
     """The engine, compiled for this processor once and kept by the content of its sources."""
-    from sm120.kernels._lib.compile_cache import compile_once
+    from sm120.kernels._kit.compile_cache import compile_once
 
     folder = Path(tempfile.mkdtemp(prefix="sm120-ptx-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -115,7 +115,7 @@ def compile_triton(job: str) -> dict[str, Any]:
 
     Kept by content in `build/compiled`. Raises RuntimeError with Triton's words.
     """
-    from sm120.kernels._lib.compile_cache import ROOT
+    from sm120.kernels._kit.compile_cache import ROOT
 
     described = json.loads(job)
     content = Path(described["file"]).read_bytes() + _worker_file().read_bytes() + _version().encode()

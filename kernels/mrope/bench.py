@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sm120.kernels._lib import (
+from sm120.kernels._kit import (
     bench_command,
     cold_timing,
     compilers,

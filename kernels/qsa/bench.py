@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sm120.kernels._lib import bench_command, cold_timing, compilers, machine_code, static_estimate
+from sm120.kernels._kit import bench_command, cold_timing, compilers, machine_code, static_estimate
 
 HERE = Path(__file__).parent
 GOLDEN = HERE / "static_roofline.json"

@@ -14,7 +14,6 @@ import torch
 
 from sm120.kernels._lib import capability
 from sm120.kernels._lib.contracts import Shapes, check_int, check_tensor
-from sm120.kernels._lib.occupancy import SMS
 from sm120.kernels.qsa import triton_block_topk, triton_sparse_gqa
 
 HEAD_DIMS = (128, 256)
@@ -98,7 +97,7 @@ def attention(
     if q.device.type == "cpu" and shapes["R"]:
         _check_slots(indices, lengths, table, table_rows, shapes["S"])
     if splits == 0:
-        splits = triton_sparse_gqa.choose_splits(shapes["R"], shapes["HK"], shapes["N"], SMS)
+        splits = triton_sparse_gqa.choose_splits(shapes["R"], shapes["HK"], shapes["N"], capability.SMS)
     return torch.ops.sm120.qsa_attention(
         q, k_pool, v_pool, indices, lengths, table, table_rows, scale, k_scale, v_scale, splits
     )

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sm120.kernels._lib import bench_command, cold_timing, compilers, machine_code, static_estimate
+from sm120.kernels._kit import bench_command, cold_timing, compilers, machine_code, static_estimate
 
 FOLDER = Path(__file__).parent
 MODULE = "sm120.kernels.recover_ssm.triton_recover"

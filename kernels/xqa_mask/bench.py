@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sm120.kernels._lib import bench_command, cold_timing, compilers, machine_code, shipped_entry, static_estimate
+from sm120.kernels._kit import bench_command, cold_timing, compilers, machine_code, shipped_entry, static_estimate
 
 FOLDER = Path(__file__).parent
 BATCH, Q_LEN = 64, 8  # the shape of every static record: 64 requests of 8 drafts

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
 import threading
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -107,3 +109,19 @@ def test_two_processes_remember_hashes_in_one_file(tmp_path, monkeypatch):
     both = HashCache(tmp_path / "hashes.json")
     assert [both.get(file) for file in files] == ["1" * 64, "2" * 64]
     assert sorted(os.listdir(tmp_path)) == ["hashes.json", "one", "two"]
+
+
+def test_pinned_archive_that_belies_its_record_is_refused(built, refuses):
+    """The hash is that of the pin, and still a member is not what the wheel's own RECORD says."""
+    built.release(version="1.1")
+    wheel = built.releases / "alpha-1.1-py3-none-any.whl"
+    good = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    with zipfile.ZipFile(wheel) as archive:
+        members = {info.filename: archive.read(info) for info in archive.infolist()}
+    members["alpha/core.py"] += b"import os\n"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    pin = built.folder / "pin.toml"
+    pin.write_text(pin.read_text().replace(good, hashlib.sha256(wheel.read_bytes()).hexdigest()))
+    refuses(built, "artifact-corrupt", "alpha-1.1", "alpha/core.py")

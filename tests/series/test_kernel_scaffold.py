@@ -28,7 +28,8 @@ def kernels(tmp_path: Path) -> Path:
     """A kernels folder in a package of its own, which has this checkout's library and template."""
     folder = tmp_path / "sm120" / "kernels"
     folder.mkdir(parents=True)
-    (folder / "_lib").symlink_to(CHECKOUT.kernels / "_lib")
+    for name in ("_lib", "_kit", "_ptx"):
+        (folder / name).symlink_to(CHECKOUT.kernels / name)
     for name in ("__init__.py", "conftest.py"):
         shutil.copyfile(CHECKOUT.kernels / name, folder / name)
     shutil.copytree(CHECKOUT.kernels / "_template", folder / "_template", ignore=shutil.ignore_patterns("__pycache__"))

@@ -8,7 +8,8 @@ from typer.testing import CliRunner
 
 from sm120.integration.cli import app
 from sm120.integration.common.refusal import Refusal
-from sm120.integration.serve.capacity import GIB, budget_left, capacity, geometry, parse_bytes, read_config, settings_of
+from sm120.integration.common.sizes import parse_bytes
+from sm120.integration.serve.capacity import GIB, budget_left, capacity, geometry, read_config, settings_of
 from sm120.integration.serve.planner import plan
 from sm120.integration.serve.profile import load_profile
 from sm120.integration.serve.slot_trade import proposed_slots, slot_trade

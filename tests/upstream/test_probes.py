@@ -74,6 +74,13 @@ def test_no_gpu_is_visible_to_a_probe(tmp_path, monkeypatch):
     assert environment["CUDA_VISIBLE_DEVICES"] == "" and environment["TRITON_INTERPRET"] == "1"
 
 
+def test_a_probe_that_is_not_there_is_refused(built):
+    """Nothing was run: that must not read as red and green."""
+    result = built.sm120("probe", "frist-change")
+    assert result.returncode == 2 and "[unknown-slug]" in result.stderr, result.stdout + result.stderr
+    assert "did you mean first-change?" in result.stderr
+
+
 def test_an_environment_without_pytest_is_named_with_what_brings_it(tmp_path, monkeypatch):
     """Every command that probes comes through here: probe, closure --prove, export, matrix and bump --probes."""
     python = tmp_path / "python"

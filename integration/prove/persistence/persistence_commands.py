@@ -57,6 +57,20 @@ def bench_command(
     console.print(costs(timings))
 
 
+def bench_namespace_command(
+    runtime: RuntimeFolder = None,
+    folder: Folder = Path("build/bench-namespace"),
+    files: Annotated[list[int] | None, typer.Option(help="files of a namespace; 1000, 100000 and 1000000")] = None,
+) -> None:
+    """Look after namespaces of many sparse pages, with the index and without, after a check that no other page goes."""
+    from sm120.integration.prove.persistence.index_bench import COUNTS, run_scale, scale_table
+
+    if any(count < 1000 or count % 20 for count in files or ()):
+        raise Refusal("bench-rounds", f"--files {files}: at least 1000 each, and a multiple of 20")
+    found = run_scale(Runtime.chosen(runtime), folder, tuple(files) if files else COUNTS)
+    console.print(scale_table(found))
+
+
 def prove_persistence_command(
     runtime: RuntimeFolder = None,
     work: Annotated[Path, typer.Option(help="where models, logs and pages go")] = Path("build/prove-persistence"),

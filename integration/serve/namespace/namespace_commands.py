@@ -14,6 +14,7 @@ from rich.table import Table
 from sm120.integration.build.identity import digest
 from sm120.integration.build.runtime_record import parse_record
 from sm120.integration.common.console import make_console
+from sm120.integration.common.sizes import parse_bytes
 from sm120.integration.serve.namespace import namespace_store as store
 from sm120.integration.serve.namespace.checkpoint import HashCache, read_checkpoint
 from sm120.integration.serve.namespace.namespace_identity import (
@@ -23,6 +24,7 @@ from sm120.integration.serve.namespace.namespace_identity import (
     parse_serving,
     with_environment,
 )
+from sm120.integration.serve.namespace.page_limits import keep_within, stored
 
 app = typer.Typer(no_args_is_help=True, help="Folders for stored pages, named by what the pages mean.")
 console, log = make_console(), make_console(stderr=True)
@@ -95,14 +97,17 @@ def explain(one: Path, other: Path) -> None:
 
 @app.command("list")
 def list_namespaces(root: Root) -> None:
-    """Show every namespace, most recently used first, and folders that are none."""
+    """Show every namespace, most recently used first, with what its index holds, and folders that are none."""
     found, refused = store.namespaces(root)
-    table = Table("namespace", "label", "last used", "active")
+    table = Table("namespace", "label", "last used", "files", "GB", "active")
     for namespace in found:
+        held = stored(namespace)
         table.add_row(
             namespace.folder.name,
             namespace.label,
             f"{store.age(namespace.last_used)} ago",
+            f"{held[0]:,}" if held else "?",
+            f"{held[1] / 1e9:,.2f}" if held else "?",
             "yes" if namespace.active else "",
         )
     console.print(table)
@@ -112,7 +117,7 @@ def list_namespaces(root: Root) -> None:
 
 @app.command("du")
 def du(root: Root) -> None:
-    """Show how many files and bytes every namespace holds."""
+    """Count how many files and bytes every namespace holds, by looking at each file."""
     table = Table("namespace", "files", "GB")
     for namespace in store.namespaces(root)[0]:
         files, used = namespace.usage()
@@ -124,12 +129,28 @@ def du(root: Root) -> None:
 def gc(
     root: Root,
     keep: Annotated[int, typer.Option(help="namespaces of each label to keep, last used first")] = 2,
+    each: Annotated[str | None, typer.Option(help="bytes that a namespace may keep, such as 500GB")] = None,
+    total: Annotated[str | None, typer.Option(help="bytes that all of them together may keep")] = None,
     delete: Annotated[bool, typer.Option("--delete", help="delete; without it only say what would be")] = False,
 ) -> None:
-    """Remove old namespaces; the last used of each label and those in use stay, and so does every other folder."""
+    """Remove old namespaces, then of the others the pages unused for longest, the end of a prefix first.
+
+    The last used namespaces of each label and those in use stay, and so does every other folder. Pages go by the rules
+    of the server's own cleaner, from namespaces in use, too: a page that is gone is computed again.
+    """
+    limits = [parse_bytes(text) if text is not None else None for text in (each, total)]
+    verdicts = store.collect(root, keep, delete=delete)
+    stays = [namespace for namespace, verdict in verdicts if verdict in ("kept", "active")]
+    limited = any(limit is not None for limit in limits)
+    gone = {
+        namespace.folder: (pages, freed)
+        for namespace, pages, freed in (keep_within(stays, *limits, delete=delete) if limited else [])
+    }
     table = Table("namespace", "last used", "GB", "verdict")
-    used = {namespace.folder: namespace.usage()[1] / 1e9 for namespace in store.namespaces(root)[0]}
-    for namespace, verdict in store.collect(root, keep, delete=delete):
-        last_used = f"{store.age(namespace.last_used)} ago"
-        table.add_row(namespace.folder.name, last_used, f"{used.get(namespace.folder, 0):,.2f}", verdict)
+    for namespace, verdict in verdicts:
+        pages, freed = gone.get(namespace.folder, (0, 0))
+        if pages:
+            verdict += f", {pages:,} pages ({freed / 1e9:,.2f} GB) {'deleted' if delete else 'would go'}"
+        used = namespace.usage()[1] / 1e9 if namespace.folder.exists() else 0.0
+        table.add_row(namespace.folder.name, f"{store.age(namespace.last_used)} ago", f"{used:,.2f}", verdict)
     console.print(table)

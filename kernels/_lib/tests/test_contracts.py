@@ -7,7 +7,8 @@ import re
 import pytest
 import torch
 
-from sm120.kernels._lib import capability, closeness, poison, value_coded
+from sm120.kernels._kit import closeness, poison, value_coded
+from sm120.kernels._lib import capability
 from sm120.kernels._lib.contracts import Shapes, check_int, check_tensor
 
 

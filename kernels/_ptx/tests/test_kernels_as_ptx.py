@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sm120.kernels._lib.compilers import missing_nvcc
+from sm120.kernels._kit.compilers import missing_nvcc
 from sm120.kernels._lib.device import why_no_device
 
 KERNELS = Path(__file__).resolve().parents[2]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sm120.kernels._lib import machine_code, static_estimate
+from sm120.kernels._kit import machine_code, static_estimate
 from sm120.kernels._template import bench
 
 

@@ -8,8 +8,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from sm120.kernels._lib import mutated_module
-from sm120.kernels._lib.closeness import assert_close
+from sm120.kernels._kit import mutated_module
+from sm120.kernels._kit.closeness import assert_close
 from sm120.kernels._template import reference, triton_scale_rows
 
 pytestmark = pytest.mark.gpu

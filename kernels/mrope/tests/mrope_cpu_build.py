@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from sm120.kernels._lib import host_library
-from sm120.kernels._lib.host_library import HostLibrary, Mutation
-from sm120.kernels._lib.simulated_device import launched
+from sm120.kernels._kit import host_library
+from sm120.kernels._kit.host_library import HostLibrary, Mutation
+from sm120.kernels._kit.simulated_device import launched
 from sm120.kernels.mrope import reference
 from sm120.kernels.mrope.axes import axis_map
 

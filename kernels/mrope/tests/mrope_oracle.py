@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from mrope_cpu_build import KERNEL, Case, pack, rounding
 
-from sm120.kernels._lib.poison import guarded
+from sm120.kernels._kit.poison import guarded
 from sm120.kernels.mrope import reference
 
 DTYPES = tomllib.loads((KERNEL / "kernel.toml").read_text())["dtypes"]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from mrope_cpu_build import KERNEL, SCALARS
 
-from sm120.kernels._lib.simulated_device import launched
+from sm120.kernels._kit.simulated_device import launched
 from sm120.kernels._ptx.compile_cuda import nvcc_ptx
 from sm120.kernels._ptx.executor import Counts, Executable, reads, updates
 

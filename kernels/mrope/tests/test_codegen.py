@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from sm120.kernels._lib import compilers, machine_code, occupancy, static_estimate, upstream
+from sm120.kernels._kit import compilers, machine_code, occupancy, static_estimate, upstream
 from sm120.kernels.mrope import bench
 
 pytestmark = pytest.mark.skipif(compilers.missing_nvcc() is not None, reason=str(compilers.missing_nvcc()))

@@ -7,7 +7,7 @@ import torch
 from mrope_cpu_build import Case, library, on_cpu, pack, variant_names
 from mrope_oracle import DTYPES, YARN, assert_right, variants_of
 
-from sm120.kernels._lib.host_library import SCHEDULES, HostLibrary, Mutation
+from sm120.kernels._kit.host_library import SCHEDULES, HostLibrary, Mutation
 
 CORE = "fused_qk_norm_mrope.cuh"
 FULL = "mrope_bf16_f32_d128_r128_a3_neox"

@@ -9,7 +9,7 @@ import torch
 from mrope_cpu_build import ENTRY, KERNEL, Case, library, pack, variant_names
 from mrope_oracle import DTYPES, YARN, assert_right, variants_of
 
-from sm120.kernels._lib import shipped_entry
+from sm120.kernels._kit import shipped_entry
 
 pytestmark = pytest.mark.gpu
 PARTIAL = "mrope_bf16_f32_d64_r32_a3_neox"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import sm120.kernels
-from sm120.kernels._lib import upstream
+from sm120.kernels._kit import upstream
 
 WORKER = Path(__file__).with_name("patched_model_worker.py")
 OP = Path("kernels/ops/attention/fused_qk_norm_mrope.py")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from sm120.kernels._lib import sanitizers
+from sm120.kernels._kit import sanitizers
 
 SCRIPT = """
 import sys
-from sm120.kernels._lib.host_library import SCHEDULES
-from sm120.kernels._lib.host_library import Mutation
+from sm120.kernels._kit.host_library import SCHEDULES
+from sm120.kernels._kit.host_library import Mutation
 sys.path.insert(0, sys.argv[2])
 from mrope_cpu_build import Case, library, on_cpu
 from mrope_oracle import assert_right

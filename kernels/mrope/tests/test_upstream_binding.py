@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sm120.kernels._lib import compilers, upstream
+from sm120.kernels._kit import compilers, upstream
 
 FOLDER = Path(__file__).parent.parent
 WRAPPER = """
@@ -108,7 +108,7 @@ def test_other_shapes_compile_without_spills(tmp_path: Path, head_dim: int, rota
     for reason in (compilers.missing_nvcc(), upstream.missing_sglang_headers(), upstream.missing_tvm_ffi()):
         if reason is not None:
             pytest.skip(reason)
-    from sm120.kernels._lib import machine_code
+    from sm120.kernels._kit import machine_code
 
     source = tmp_path / "other.cu"
     source.write_text(WRAPPER.replace("128, 128, true", f"{head_dim}, {rotary_dim}, {neox}"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sm120.kernels._lib import mutated_module
+from sm120.kernels._kit import mutated_module
 from sm120.kernels.qsa import op, triton_block_topk
 from sm120.kernels.qsa import reference as ref
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sm120.kernels._lib import static_estimate
+from sm120.kernels._kit import static_estimate
 from sm120.kernels.qsa import bench
 
 BUDGETS = {row["kernel"]: row for row in static_estimate.budgets(bench.HERE / "kernel.toml")}

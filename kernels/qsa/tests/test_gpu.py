@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from sm120.kernels._lib.closeness import assert_close
+from sm120.kernels._kit.closeness import assert_close
 from sm120.kernels._lib.device import why_no_device
 from sm120.kernels.qsa import op
 from sm120.kernels.qsa import reference as ref

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sm120.kernels._lib import mutated_module
-from sm120.kernels._lib.closeness import assert_close
+from sm120.kernels._kit import mutated_module
+from sm120.kernels._kit.closeness import assert_close
 from sm120.kernels.qsa import op, triton_sparse_gqa
 from sm120.kernels.qsa import reference as ref
 

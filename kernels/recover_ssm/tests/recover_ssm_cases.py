@@ -7,7 +7,7 @@ from types import ModuleType
 import numpy as np
 import torch
 
-from sm120.kernels._lib import mutated_module, poison
+from sm120.kernels._kit import mutated_module, poison
 from sm120.kernels.recover_ssm import reference, triton_recover
 
 # an SM120 device, or the simulated one where there is none: same problems, same oracle

@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from sm120.kernels._lib import upstream
-from sm120.kernels._lib.simulated_device import simulated_device
+from sm120.kernels._kit import upstream
+from sm120.kernels._kit.simulated_device import simulated_device
 from sm120.kernels._ptx import triton_launch
 from sm120.kernels._ptx.executor import Counts
 from sm120.kernels.recover_ssm import bench, triton_recover

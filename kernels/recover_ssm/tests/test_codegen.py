@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sm120.kernels._lib import machine_code, static_estimate
-from sm120.kernels._lib.occupancy import occupancy
+from sm120.kernels._kit import machine_code, static_estimate
+from sm120.kernels._kit.occupancy import occupancy
 from sm120.kernels.recover_ssm import bench
 
 FOLDER = Path(__file__).parents[1]

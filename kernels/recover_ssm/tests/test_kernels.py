@@ -4,7 +4,7 @@ import pytest
 import torch
 from recover_ssm_cases import DEVICE, Problem, index, mutant, problem
 
-from sm120.kernels._lib.closeness import assert_close
+from sm120.kernels._kit.closeness import assert_close
 from sm120.kernels.recover_ssm import reference, triton_recover
 
 pytestmark = pytest.mark.gpu

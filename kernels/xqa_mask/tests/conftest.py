@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sm120.kernels._lib import host_library
-from sm120.kernels._lib.simulated_device import launched
+from sm120.kernels._kit import host_library
+from sm120.kernels._kit.simulated_device import launched
 
 sys.path.insert(0, str(Path(__file__).parent))
 from xqa_mask_host_build import HostBuild

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sm120.kernels._lib import compilers, machine_code, static_estimate
+from sm120.kernels._kit import compilers, machine_code, static_estimate
 from sm120.kernels.xqa_mask import bench
 
 FOLDER = Path(__file__).parent.parent

@@ -7,27 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from sm120.kernels._lib import compilers, machine_code, occupancy, upstream
-
-# as flashinfer/jit/xqa.py gives them for this geometry
-FLAGS = {
-    "NDEBUG": 1,
-    "BEAM_WIDTH": 1,
-    "USE_INPUT_KV": 0,
-    "USE_CUSTOM_BARRIER": 1,
-    "TOKENS_PER_PAGE": 64,
-    "HEAD_ELEMS": 256,
-    "INPUT_FP16": 0,
-    "DTYPE": "__nv_bfloat16",
-    "CACHE_ELEM_ENUM": 2,
-    "HEAD_GRP_SIZE": 6,
-    "SLIDING_WINDOW": 0,
-    "LOW_PREC_OUTPUT": 0,
-    "SPEC_DEC": 1,
-    "IS_SPEC_DEC_TREE": 0,
-    "MLA_WRAPPER": 0,
-    "USE_SM90_MHA": 0,
-}
+from sm120.kernels._kit import compilers, machine_code, occupancy, upstream
+from sm120.kernels._ptx.flashinfer_xqa import FLAGS
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import torch
 from xqa_mask_cases import CASES, Case
 from xqa_mask_host_build import HostBuild
 
-from sm120.kernels._lib import poison, value_coded
-from sm120.kernels._lib.host_library import Mutation
+from sm120.kernels._kit import poison, value_coded
+from sm120.kernels._kit.host_library import Mutation
 from sm120.kernels.xqa_mask import reference
 
 

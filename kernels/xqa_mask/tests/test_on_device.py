@@ -7,7 +7,7 @@ import torch
 from xqa_mask_cases import CASES, Case
 from xqa_mask_host_build import FOLDER
 
-from sm120.kernels._lib import poison, shipped_entry
+from sm120.kernels._kit import poison, shipped_entry
 
 pytestmark = pytest.mark.gpu
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sm120.kernels._lib import value_coded
+from sm120.kernels._kit import value_coded
 from sm120.kernels.xqa_mask import reference
 
 PUBLISHED = {  # prefix length: row means of a causal block of 4 (flashinfer #4137)

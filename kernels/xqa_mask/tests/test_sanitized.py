@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from xqa_mask_host_build import FOLDER, LIBRARY_VARIABLE
 
-from sm120.kernels._lib import host_library, sanitizers
+from sm120.kernels._kit import host_library, sanitizers
 
 HERE = Path(__file__).parent
 # what reads and writes most; wrong twins are left out, several of which are wrong by going out of bounds
@@ -42,7 +42,7 @@ WRITES_PAST = """
 import sys
 from pathlib import Path
 import numpy
-from sm120.kernels._lib.host_library import HostLibrary
+from sm120.kernels._kit.host_library import HostLibrary
 out = numpy.zeros(5 * 8 * 2, numpy.uint16)
 offsets = numpy.arange(0, 41, 8, dtype=numpy.int32)
 HostLibrary(Path(sys.argv[1])).call("xqa_mask_ragged_host", out, offsets, 5 * 8 + int(sys.argv[2]), 5, 8)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from xqa_mask_host_build import FOLDER
 
-from sm120.kernels._lib import shipped_entry
+from sm120.kernels._kit import shipped_entry
 from sm120.kernels.xqa_mask import reference
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sm120.kernels._lib import compilers, upstream
+from sm120.kernels._kit import compilers, upstream
 
 FOLDER = Path(__file__).parent.parent
 WRAPPER = """

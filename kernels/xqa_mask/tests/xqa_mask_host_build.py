@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from sm120.kernels._lib import host_library
+from sm120.kernels._kit import host_library
 
 FOLDER = Path(__file__).parent.parent
 LIBRARY_VARIABLE = "XQA_MASK_HOST_LIBRARY"  # a build to use, such as a sanitized one, instead of making one

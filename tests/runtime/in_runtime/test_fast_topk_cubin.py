@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import sglang
 
-from sm120.kernels._lib import compilers, machine_code
+from sm120.kernels._kit import compilers, machine_code
 
 tvm_ffi = pytest.importorskip("tvm_ffi", reason="the JIT kernels' headers come with apache-tvm-ffi, which is missing")
 pytestmark = pytest.mark.skipif(compilers.missing_nvcc() is not None, reason=str(compilers.missing_nvcc()))

@@ -20,7 +20,7 @@ from sglang.srt.layers.rotary_embedding import mrope
 from sglang.srt.mem_cache.qsa_kv_pool import QSATokenToKVPool
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
-from sm120.kernels._lib.closeness import assert_close
+from sm120.kernels._kit.closeness import assert_close
 from sm120.kernels.qsa import reference as ref
 
 CONFIG = ref.QsaConfig(index_heads=4, index_dim=64, rotary_dim=32, mrope_section=(6, 5, 5))

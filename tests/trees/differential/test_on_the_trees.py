@@ -55,3 +55,19 @@ def test_the_same_check_rejects_the_release(trees):
     lost = set(re.findall(r"AssertionError: (.+ on \w+): distributions differ", done.stdout))
     assert {"min_p on eagle", "frequency_penalty on dflash", "custom_logit_processor on ngram"} <= lost
     assert " error" not in done.stdout.splitlines()[-1]
+
+
+@pytest.mark.long
+def test_no_stream_is_misread_and_the_count_rejects_the_release(trees):
+    """Over 10,000 streams of tool calls and reasoning; a few cuttings are enough to see the release misread."""
+    patched, pristine = (streams(trees["patched"], 100), streams(trees["pristine"], 1))
+    assert patched.returncode == 0, patched.stdout + patched.stderr[-2000:]
+    found = re.fullmatch(r"(\d+) streams, 0 malformed", patched.stdout.splitlines()[-1])
+    assert found and int(found[1]) >= 10_000, patched.stdout
+    assert pristine.returncode == 1, pristine.stdout + pristine.stderr[-2000:]
+
+
+def streams(tree: Path, count: int) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(HERE / "streams.py"), str(count)]
+    environment = tree_environment(CHECKOUT, tree)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=580, check=False)

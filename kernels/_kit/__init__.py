@@ -1,0 +1,1 @@
+"""The kit that compiles, interprets, simulates and measures kernels for their tests and benches: see README.md."""

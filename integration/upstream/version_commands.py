@@ -146,7 +146,7 @@ def bump_command(
             console.print(line, markup=False)
         console.print(f"ledger.toml: give every row of {project} a verdict for {version}")
         console.print(
-            f"now: sm120 lock, sm120 series refresh --check, sm120 probe {project}, sm120 matrix --record --probes, "
+            f"now: sm120 series refresh --check, sm120 probe {project}, sm120 matrix --record --probes, "
             "sm120 readme, make test",
             soft_wrap=True,
         )

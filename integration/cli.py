@@ -85,7 +85,7 @@ COMMANDS: dict[str, dict[str, Entry]] = {
         "matrix": Entry("upstream.version_commands:matrix_command", "What every patch is on every listed release."),
         "bump": Entry("upstream.version_commands:bump_command", "Try the series on another release; change the pin."),
         "watch": Entry("upstream.version_commands:watch_command", "Look for new releases, and try the series on them."),
-        "detector": Entry("upstream.version_commands:detector_command", "How often is the matrix right?"),
+        "detector": Entry("upstream.detector_commands:detector_command", "How often is the matrix right?"),
     },
 }
 

@@ -78,6 +78,8 @@ class FieldTable(BaseModel):
 
     file: str
     fields: str
+    documentation: str = ""
+    """The page upstream, no part of a release, that describes each argument."""
 
 
 class PythonStyle(BaseModel):

@@ -7,7 +7,6 @@ are used by the next run.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import re
@@ -29,19 +28,24 @@ from sm120.integration.series.patch_file import SEPARATOR, Patch
 from sm120.integration.series.pin import Artifact, Pin
 from sm120.integration.series.series import load_series
 from sm120.integration.series.switch import switch
+from sm120.integration.upstream.conflicts import upstream_changes, went_to
 from sm120.integration.upstream.history import History
 from sm120.integration.upstream.ladder import Change, apply_to
 from sm120.integration.upstream.matrix import Cell, column, make_columns
 from sm120.integration.upstream.merge import merge_file
+from sm120.integration.upstream.neighbours import refuse_unwanted, wishes
 from sm120.integration.upstream.new_wheels import wheel_for
-from sm120.integration.upstream.releases import Release, Snapshot, load_releases, snapshot, write_files
-from sm120.integration.upstream.stages import Stage, Staged, stage_series
+from sm120.integration.upstream.releases import Release, Snapshot, fetched, load_releases, snapshot, write_files
+from sm120.integration.upstream.stages import Stage, Staged, pinned_release, stage_series
 
 MARKERS = re.compile(rb"^(<{7}|\|{7}|>{7}) ", re.MULTILINE)
 """A file with any of these is not mended yet. A line of `=` alone may be a heading."""
 
 GENERATED = "generated.json"
 """In the bump's folder: sha256 of each conflict file as it was written, by SLUG/FILE."""
+
+Went = Callable[[Change, str], str]
+"""Where the code of a file went that the new release has no more, one line."""
 
 KEEP = ("clean", "moved", "merged 3-way", "mended")
 """Outcomes with a patch for the new pin; the others are `merged`, `superseded`, and those of `OPEN`."""
@@ -78,6 +82,8 @@ class Plan:
     series: list[str]
     """sha256 of each patch that was tried, in order: a plan for other patches is refused."""
     outcomes: list[Outcome]
+    requires: list[str] = field(default_factory=list)
+    """What the release requires of the other projects, where their pins are others: a line each."""
 
     @property
     def open(self) -> list[Outcome]:
@@ -126,9 +132,16 @@ def plan_bump(
     folder = bump_folder(checkout, project, release.version)
     shutil.rmtree(folder / "patches", ignore_errors=True)
     (folder / "patches").mkdir(parents=True)
-    outcomes = _try_series(staged, files, columns[release.version], folder)
+    file = wheel or fetched(checkout, release)
+    old_file = fetched(checkout, pinned_release(staged.series))
+
+    def went(change: Change, path: str) -> str:
+        return went_to(change, path, old_file, file)
+
+    outcomes = _try_series(staged, files, columns[release.version], folder, went)
     shas = [patch.sha256 for patch in staged.series.patches]
     plan = Plan(project, pin.version, release.version, release.file, release.sha256, shas, outcomes)
+    plan.requires = wishes(checkout, project, file)
     (folder / "plan.json").write_text(json.dumps(asdict(plan), indent=1) + "\n")
     return plan
 
@@ -152,7 +165,7 @@ def _between(checkout: Checkout, project: str, pinned: str, version: str) -> lis
     return [release for release in load_releases(checkout.patches / project) if low < Version(release.version) < high]
 
 
-def _try_series(staged: Staged, release: Snapshot, cells: dict[str, Cell], folder: Path) -> list[Outcome]:
+def _try_series(staged: Staged, release: Snapshot, cells: dict[str, Cell], folder: Path, went: Went) -> list[Outcome]:
     outcomes: list[Outcome] = []
     lost: set[str] = set()
     with tempfile.TemporaryDirectory(prefix="sm120-bump-") as name:
@@ -164,7 +177,7 @@ def _try_series(staged: Staged, release: Snapshot, cells: dict[str, Cell], folde
         _commit(tree, "release and overlay")
         for stage in staged.stages:
             cell = cells[stage.patch.slug]
-            outcome = _try_patch(staged, stage, cell, tree, release, folder, lost)
+            outcome = _try_patch(staged, stage, cell, tree, release, folder, lost, went)
             outcome.rungs = [f"{rung.name}: {_said(rung.holds)}: {rung.detail}" for rung in cell.rungs]
             if outcome.kind in KEEP:
                 _commit(tree, stage.patch.slug)
@@ -185,7 +198,14 @@ def _try_series(staged: Staged, release: Snapshot, cells: dict[str, Cell], folde
 
 
 def _try_patch(
-    staged: Staged, stage: Stage, cell: Cell, tree: Path, release: Snapshot, folder: Path, lost: set[str]
+    staged: Staged,
+    stage: Stage,
+    cell: Cell,
+    tree: Path,
+    release: Snapshot,
+    folder: Path,
+    lost: set[str],
+    went: Went,
 ) -> Outcome:
     slug = stage.patch.slug
     conflicts = folder / "conflicts" / slug
@@ -210,7 +230,12 @@ def _try_patch(
         kind = "mended" if mended else "merged 3-way"
         why = "with the files that were mended by hand" if mended else "look at the result"
         return Outcome(slug, kind, f"{why}; {cell.text}: {cell.why}" if cell.word == "partly" else why)
-    died_of = [line for path in unclean for line in upstream_changes(stage.change, staged.pinned, release.files, path)]
+    died_of = []
+    for path in unclean:
+        if path in staged.pinned and path not in release.files:
+            died_of.append(went(stage.change, path))
+        else:
+            died_of += upstream_changes(stage.change, staged.pinned, release.files, path)
     files = [str(conflicts / path) for path in unclean if (conflicts / path).is_file()]
     said = f"; {cell.text}: {cell.why}" if cell.word == "partly" else ""
     return Outcome(slug, "conflicts", f"in {', '.join(unclean)}{said}", died_of=died_of, files=files)
@@ -267,36 +292,6 @@ def _is_mended(file: Path) -> bool:
     return MARKERS.search(file.read_bytes()) is None
 
 
-def upstream_changes(
-    change: Change, pinned: dict[str, bytes], release: dict[str, bytes], path: str, limit: int = 12
-) -> list[str]:
-    """Upstream's hunks between the pin and the release that touch the lines which the patch's hunks of `path` need."""
-    if path not in release:
-        return [f"{path}: upstream removed or renamed it"]
-    if path not in pinned:
-        return [f"{path}: upstream has this file now"]
-    old = pinned[path].decode(errors="replace").splitlines()
-    new = release[path].decode(errors="replace").splitlines()
-    before = (change.before[path] or b"").decode(errors="replace").splitlines()
-    after = (change.after[path] or b"").decode(errors="replace").splitlines()
-    needed = {
-        line.strip()
-        for group in difflib.SequenceMatcher(None, before, after, autojunk=False).get_grouped_opcodes(3)
-        for _, i1, i2, _, _ in group
-        for line in before[i1:i2]
-        if line.strip()
-    }
-    found = []
-    for group in difflib.SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(0):
-        for tag, i1, i2, j1, j2 in group:
-            if tag != "equal" and needed.intersection(line.strip() for line in old[max(i1 - 1, 0) : i2 + 1]):
-                found.append(f"{path}: upstream's lines {i1 + 1}-{max(i2, i1 + 1)} became {j1 + 1}-{max(j2, j1 + 1)}")
-                found += [f"    - {line}" for line in old[i1:i2][:limit]] + [
-                    f"    + {line}" for line in new[j1:j2][:limit]
-                ]
-    return found
-
-
 def load_plan(checkout: Checkout, project: str, version: str) -> Plan:
     """The plan that `plan_bump` wrote.
 
@@ -323,7 +318,7 @@ def accept(checkout: Checkout, plan: Plan, drop: list[str], taken: Sequence[str]
 
     Raises:
         Refusal: `bump-open`, `bump-unsure`, `bump-stale` when the series changed since the plan was made,
-            `unknown-slug`.
+            `bump-requires` when another project's pin does not allow this version, `unknown-slug`.
     """
     folder = checkout.patches / plan.project
     staged = stage_series(checkout, plan.project)
@@ -354,6 +349,7 @@ def accept(checkout: Checkout, plan: Plan, drop: list[str], taken: Sequence[str]
     orphans = [p.slug for p in patches if p.slug not in drop and set(p.requires) & set(drop)]
     if orphans:
         raise Refusal("bump-open", f"{', '.join(orphans)} require what --drop names", path=folder / "series")
+    refuse_unwanted(checkout, plan.project, plan.version)
     new_pin = _new_pin(staged.series.pin, plan)
     made = bump_folder(checkout, plan.project, plan.version) / "patches"
     outcomes = {outcome.slug: outcome for outcome in plan.outcomes}

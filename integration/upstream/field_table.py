@@ -5,11 +5,13 @@ It is not part of the patches: two that append after the same last line could no
 
 from __future__ import annotations
 
+import ast
 import re
+import textwrap
 
 from sm120.integration.common.refusal import Refusal
 from sm120.integration.series.patch_file import Patch
-from sm120.integration.series.pin import Pin
+from sm120.integration.series.pin import FieldTable, Pin
 
 _FIELD = re.compile(r"    (\w+): A\[")
 
@@ -19,6 +21,10 @@ def new_fields(pin: Pin, patch: Patch) -> list[str]:
     table = pin.field_table
     if table is None or any(file.path == table.file for file in patch.files):
         return []
+    return _declared(table, patch)
+
+
+def _declared(table: FieldTable, patch: Patch) -> list[str]:
     return [
         found[1]
         for file in patch.files
@@ -27,6 +33,31 @@ def new_fields(pin: Pin, patch: Patch) -> list[str]:
         for line in hunk
         if line.is_added and (found := _FIELD.match(line.value))
     ]
+
+
+def documentation(pin: Pin, patch: Patch) -> list[str]:
+    """What upstream's page of arguments has to say of each that `patch` adds, a line each; the release has no such page."""
+    table = pin.field_table
+    if table is None or not table.documentation:
+        return []
+    return [f"document in {table.documentation}: {_documented(patch, name)}" for name in _declared(table, patch)]
+
+
+def _documented(patch: Patch, name: str) -> str:
+    """`--flag: help; default …; options …`, read from the declaration that the patch adds."""
+    added = [line.value for file in patch.files for hunk in file for line in hunk if line.is_added]
+    start = next(at for at, line in enumerate(added) if line.startswith(f"    {name}: A["))
+    end = next(at for at in range(start, len(added)) if added[at].startswith("    ]"))
+    (declared,) = ast.parse(textwrap.dedent("".join(added[start : end + 1]))).body
+    assert isinstance(declared, ast.AnnAssign)
+    given = {node.arg: node.value for node in ast.walk(declared) if isinstance(node, ast.keyword)}
+    texts = [
+        node for node in ast.walk(declared.annotation) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    said = ast.literal_eval(given["help"] if "help" in given else texts[0])
+    options = f"; options {', '.join(ast.literal_eval(given['choices']))}" if "choices" in given else ""
+    default = ast.unparse(declared.value) if declared.value else "none"
+    return f"--{name.replace('_', '-')}: {said} Default {default}{options}."
 
 
 def with_fields(text: str, names: list[str], patch: Patch) -> str:

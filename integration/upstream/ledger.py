@@ -39,6 +39,9 @@ class LedgerRow(BaseModel):
     what: str
     upstream: list[Pull] = []
     rivals: list[Pull] = []
+    """Open ones for the same. A row with patches has those that the headers of its patches name, and states none."""
+    related: list[Pull] = []
+    """Others that were read: closed ones, or of a part."""
     first_release: str = ""
     pins: dict[str, Verdict] = Field(min_length=1)
     patches: list[Slug] = []
@@ -47,6 +50,11 @@ class LedgerRow(BaseModel):
     """Why a taken row has no probe: what a CPU cannot show."""
     evidence: Annotated[str, StringConstraints(min_length=8)]
     checked: datetime.date
+
+    @property
+    def pulls(self) -> list[str]:
+        """All that it names."""
+        return [*self.upstream, *self.rivals, *self.related]
 
 
 class _Ledger(BaseModel):
@@ -57,6 +65,8 @@ class _Ledger(BaseModel):
 
 def load_ledger(checkout: Checkout) -> list[LedgerRow]:
     """Read and check `patches/ledger.toml` against the series and the probes that exist.
+
+    Rows with patches come with the rivals that the headers of these patches name.
 
     Raises:
         Refusal: `ledger-missing`, `ledger-syntax`, `ledger-field`, `ledger-row` (the row contradicts itself or names
@@ -75,7 +85,13 @@ def load_ledger(checkout: Checkout) -> list[LedgerRow]:
         for patch in one.patches:
             if patch.slug not in carried:
                 raise Refusal("ledger-row", f"no row says what {patch.slug} is for upstream", path=path)
-    return rows
+    headers = {patch.slug: patch.rivals for one in series.values() for patch in one.patches}
+    return [
+        row.model_copy(update={"rivals": list(dict.fromkeys(pull for slug in row.patches for pull in headers[slug]))})
+        if row.patches
+        else row
+        for row in rows
+    ]
 
 
 def ledger_findings(
@@ -104,6 +120,8 @@ def _problems(checkout: Checkout, row: LedgerRow, series: dict[str, Series], see
     if row.project not in series:
         yield f"no project is called {row.project!r}"
         return
+    if row.rivals and row.patches:
+        yield "names rivals: the headers of its patches do (one that is no rival is `related`)"
     slugs = {patch.slug for one in series.values() for patch in one.patches}
     for slug in row.patches:
         if slug not in slugs:

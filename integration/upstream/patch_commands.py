@@ -15,6 +15,7 @@ from sm120.integration.common.refusal import Refusal, there_are
 from sm120.integration.series.completion import slugs
 from sm120.integration.upstream.closure import Closure, find_closure, prove_closure, undeclared
 from sm120.integration.upstream.export import added_files, check_clone, check_folder, export_mbox, export_onto
+from sm120.integration.upstream.field_table import documentation
 from sm120.integration.upstream.pr_body import find_template, pr_body
 from sm120.integration.upstream.probes import run_probes
 
@@ -80,8 +81,9 @@ def export_command(
         for path in export_mbox(checkout, recipe, closure, pristine, mbox, signoff=signoff):
             console.print(str(path))
     unsigned = [recipe.series.pin.signoff_note] if not signoff and recipe.series.pin.signoff_note else []
-    for note in unsigned + recipe.series.pin.export_notes:
-        console.print(f"note: {note}", markup=False)
+    described = [line for patch in closure.patches for line in documentation(recipe.series.pin, patch)]
+    for note in unsigned + recipe.series.pin.export_notes + described:
+        console.print(f"note: {note}", markup=False, soft_wrap=True)
     if text is not None:
         target = body or checkout.build / "export" / f"{slug}.md"
         target.parent.mkdir(parents=True, exist_ok=True)

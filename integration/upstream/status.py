@@ -12,9 +12,11 @@ from pathlib import Path
 from sm120.integration.common.checkout import Checkout
 from sm120.integration.common.refusal import Refusal
 from sm120.integration.series.patch_file import Patch
+from sm120.integration.series.pin import load_pin
 from sm120.integration.series.series import load_series
 from sm120.integration.upstream.github import PULL, PullState, Unanswered, pull_states
 from sm120.integration.upstream.matrix import Cell
+from sm120.integration.upstream.releases import load_releases
 
 STALE_DAYS = 30
 
@@ -76,7 +78,9 @@ def _status(patch: Patch, known: dict[str, PullState], today: datetime.date, cel
             errors.append(f"the header says Submitted, but {pull} is {state}")
     for pull in patch.rivals:
         if pull in pulls and pulls[pull].state == "merged" and says in ("Pending", "Submitted"):
-            warnings.append(f"the rival {pull} was merged: try the next release")
+            release = pulls[pull].release
+            where = f"and {release} has it" if release else "try the next release"
+            warnings.append(f"the rival {pull} was merged: {where}")
         if pull in pulls and pulls[pull].state == "gone":
             warnings.append(f"the rival {pull} is gone")
     if cell and cell.word in ("merged", "superseded") and says not in ("Merged", "Superseded"):
@@ -116,7 +120,7 @@ def refresh(
     for project in checkout.projects():
         for patch in load_series(checkout.patches / project).patches:
             pulls += [match[0] for match in PULL.finditer(patch.fields["Upstream-Status"])] + patch.rivals
-    answered, unanswered = pull_states([*pulls, *also], api=api, today=today)
+    answered, unanswered = pull_states([*pulls, *also], api=api, today=today, tags=_tags(checkout))
     if not answered:
         return None, unanswered
     row = {
@@ -133,6 +137,18 @@ def refresh(
     return path, unanswered
 
 
+def _tags(checkout: Checkout) -> dict[str, dict[str, str]]:
+    """By `owner/repo`, the tag of each listed release, oldest first."""
+    found = {}
+    for project in checkout.projects():
+        folder = checkout.patches / project
+        pin = load_pin(folder)
+        releases = load_releases(folder) if (folder / "releases.toml").is_file() else []
+        repository = "/".join(pin.repository.removesuffix(".git").rstrip("/").split("/")[-2:])
+        found[repository] = {one.version: pin.git_tag.replace(pin.version, one.version) for one in releases}
+    return found
+
+
 def _answer(state: PullState) -> dict[str, str | bool]:
     """What is recorded of one answer: where GitHub said nothing, no key."""
     said: dict[str, str | bool] = {
@@ -140,6 +156,7 @@ def _answer(state: PullState) -> dict[str, str | bool]:
         "draft": state.draft,
         "base": state.base,
         "merge_commit": state.merge_commit,
+        "release": state.release,
     }
     return {"state": state.state, **{name: value for name, value in said.items() if value}}
 
@@ -179,6 +196,7 @@ def last_known(checkout: Checkout) -> dict[str, PullState]:
                             answer.get("draft", False),
                             answer.get("base", ""),
                             answer.get("merge_commit", ""),
+                            answer.get("release", ""),
                         )
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise Refusal("status-row", f"not a status row: {error}", path=path, line=number) from None

@@ -20,7 +20,6 @@ from sm120.integration.series.completion import projects
 from sm120.integration.series.pin import load_pin
 from sm120.integration.series.series import load_series
 from sm120.integration.upstream.bump import Plan, accept, bump_folder, load_plan, plan_bump, time_machine
-from sm120.integration.upstream.detector import measure, summary
 from sm120.integration.upstream.matrix import Table, make_matrix, record_matrix
 from sm120.integration.upstream.matrix_page import page
 from sm120.integration.upstream.releases import Release, find_release, load_releases, local_release
@@ -147,8 +146,8 @@ def bump_command(
             console.print(line, markup=False)
         console.print(f"ledger.toml: give every row of {project} a verdict for {version}")
         console.print(
-            f"now: sm120 lock, sm120 series refresh --check, sm120 probe {project}, sm120 matrix --record --probes, sm120 readme, "
-            "make test",
+            f"now: sm120 lock, sm120 series refresh --check, sm120 probe {project}, sm120 matrix --record --probes, "
+            "sm120 readme, make test",
             soft_wrap=True,
         )
         return
@@ -197,25 +196,8 @@ def _print_plan(plan: Plan) -> None:
             console.print(f"      {line}", markup=False, soft_wrap=True)
         for file in outcome.files:
             console.print(f"      mend: {file}", markup=False, soft_wrap=True)
-
-
-def detector_command(
-    projects: Annotated[list[str] | None, typer.Argument(help="all when left out")] = None,
-    sample: Annotated[int, typer.Option(min=1, help="changes between each two neighbouring releases")] = 60,
-    show: Annotated[bool, typer.Option(help="list every wrong answer")] = False,
-) -> None:
-    """Measure the text rungs on changes between the listed releases, and print recall and false positives."""
-    checkout = find_checkout()
-    trials = []
-    for name in projects or [None]:  # type: ignore[list-item]
-        for project in known_projects(checkout, name):
-            trials += measure(checkout, project, sample, lambda line: progress.print(line, markup=False))
-    typer.echo(summary(trials))
-    for trial in trials:
-        if show and not trial.right:
-            typer.echo(f"{trial.kind}: {trial.change} on {trial.release}: {trial.verdict.why}")
-    if any(trial.state == "merged" for trial in trials if trial.kind.startswith(("never", "without"))):
-        raise typer.Exit(1)
+    for line in plan.requires:
+        console.print(line, markup=False, soft_wrap=True)
 
 
 def watch_command(

@@ -91,6 +91,18 @@ def test_a_patch_without_a_row_is_refused(one_patch):
     assert load_ledger(one_patch.checkout)[0].patches == ["sent"]
 
 
+def test_headers_alone_say_who_the_rivals_of_a_patch_are(one_patch):
+    patch = one_patch.checkout.patches / "alpha/sent.patch"
+    patch.write_text(patch.read_text().replace("\nStatus-Checked", "\nRivals: o/alpha#4, o/alpha#5\nStatus-Checked", 1))
+    write(one_patch, NEEDED.replace("checked =", 'related = ["o/alpha#6"]\nchecked ='))
+    (row,) = load_ledger(one_patch.checkout)
+    assert row.rivals == ["o/alpha#4", "o/alpha#5"] and row.related == ["o/alpha#6"]
+    assert row.pulls[-3:] == ["o/alpha#4", "o/alpha#5", "o/alpha#6"]
+    write(one_patch, NEEDED.replace("checked =", 'rivals = ["o/alpha#4"]\nchecked ='))
+    with pytest.raises(Refusal, match="the headers of its patches do"):
+        load_ledger(one_patch.checkout)
+
+
 @pytest.mark.parametrize("word", ["merged", "superseded", "applies", "conflicts", None])
 def test_the_matrix_contradicts_a_row_and_age_is_a_warning(one_patch, word):
     write(one_patch, NEEDED)

@@ -25,15 +25,20 @@ class FakeGitHub:
     def __init__(self) -> None:
         self.answers: dict[int, tuple[int, dict[str, str], bytes]] = {}
         self.asked: list[int] = []
+        self.compared: dict[str, tuple[int, dict[str, str], bytes]] = {}
+        """By `TAG...COMMIT`."""
         self.tokens: set[str | None] = set()
         fake = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self):
-                number = int(self.path.rsplit("/", 1)[1])
-                fake.asked.append(number)
                 fake.tokens.add(self.headers.get("Authorization"))
-                status, headers, body = fake.answers[number]
+                if "/compare/" in self.path:
+                    status, headers, body = fake.compared[self.path.rpartition("/")[2]]
+                else:
+                    number = int(self.path.rsplit("/", 1)[1])
+                    fake.asked.append(number)
+                    status, headers, body = fake.answers[number]
                 self.send_response(status)
                 for name, value in headers.items():
                     self.send_header(name, value)
@@ -164,6 +169,63 @@ def test_where_it_was_merged_and_what_the_ledger_names_is_recorded(queue, github
     assert known["o/alpha#2"].said == "merged abababababab into release/1 2026-11-29"
     assert known["o/alpha#3"].merge_commit == "", "of an open one GitHub names a trial merge"
     assert statuses(queue.checkout, TODAY)[0].pulls["o/alpha#2"] == known["o/alpha#2"].said
+
+
+@pytest.fixture
+def listed(queue):
+    """The project has two releases beside the pin, and is on GitHub as `o/alpha`."""
+    pin = queue.checkout.patches / "alpha/pin.toml"
+    pin.write_text(pin.read_text().replace("https://example.org/alpha", "https://github.com/o/alpha"))
+    entry = '[[releases]]\nversion = "{0}"\nfile = "alpha-{0}-py3-none-any.whl"\nsha256 = "' + "0" * 64 + '"\n'
+    (pin.parent / "releases.toml").write_text("".join(entry.format(version) for version in ("1.10", "1.0", "1.9")))
+    return queue
+
+
+@pytest.mark.parametrize(
+    ("answers", "release", "warning"),
+    [
+        (["ahead", "behind", "behind"], "1.9", "and 1.9 has it"),
+        (["identical"], "1.0", "and 1.0 has it"),
+        (["ahead", "diverged", "diverged"], "", "try the next release"),
+        ([404, "behind"], "1.9", "and 1.9 has it"),  # no such tag
+    ],
+)
+def test_the_oldest_release_that_has_a_merged_one_is_named(listed, github, answers, release, warning):
+    commit = "ab" * 20
+    github.pull(1)
+    github.pull(2, "closed", merged=True, base={"ref": "main"}, merge_commit_sha=commit)
+    github.pull(3, merge_commit_sha=commit)
+    for version, answer in zip(("1.0", "1.9", "1.10"), answers, strict=False):
+        found = (answer, {}, b"{}") if answer == 404 else (200, {}, json.dumps({"status": answer}).encode())
+        github.compared[f"v{version}...{commit}"] = found
+    _, unanswered = refresh(listed.checkout, TODAY, github.url)
+    assert unanswered is None
+    known = last_known(listed.checkout)
+    assert known["o/alpha#2"].release == release and known["o/alpha#3"].release == ""
+    said = (
+        f"merged abababababab into main, in {release}, 2026-11-29"
+        if release
+        else "merged abababababab into main 2026-11-29"
+    )
+    (status,) = statuses(listed.checkout, TODAY)
+    assert status.pulls["o/alpha#2"] == said
+    assert status.warnings == [f"the rival o/alpha#2 was merged: {warning}"]
+
+
+@pytest.mark.parametrize("answer", [(429, {"Retry-After": "9"}, b"{}"), (200, {}, b"[]")])
+def test_a_comparison_that_is_refused_stops_the_asking(listed, github, answer):
+    github.pull(1)
+    github.pull(2, "closed", merged=True, merge_commit_sha="ab" * 20)
+    github.compared["v1.0..." + "ab" * 20] = answer
+    _, unanswered = refresh(listed.checkout, TODAY, github.url)
+    assert unanswered is not None and set(last_known(listed.checkout)) == {"o/alpha#1"}
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "100", "200"])
+def test_no_width_cuts_a_name_and_a_rival_that_was_not_asked_is_dated(queue, columns):
+    said = queue.sm120("status", "--no-ladder", COLUMNS=columns).stdout
+    assert "sent" in said and "alpha#2" in said and "alpha#3" in said
+    assert "not asked" not in said and "open" in said
 
 
 def test_offline_shows_the_last_known_state_with_its_date(queue, github):

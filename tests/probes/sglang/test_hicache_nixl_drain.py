@@ -1,6 +1,7 @@
 """A handle is released only when NIXL has finished with the memory. A read from a pipe stays in flight at will."""
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -98,6 +99,31 @@ def test_interrupt_while_waiting(tmp_path, monkeypatch):
         pipe.run()
     sender.join()
     assert pipe.in_flight_at_release == [False]
+
+
+def test_io_that_never_settles_ends_the_server(tmp_path, monkeypatch, caplog):
+    """Nothing is released while it waits; the signal is sent once, to the process that ends all others."""
+    pipe, sent = PipeRead(tmp_path, monkeypatch), []
+
+    def kill(process, number):
+        sent.append((process, number))
+        pipe.send_after(0.3)  # meanwhile the wait goes on
+
+    monkeypatch.setattr(os, "kill", kill)
+    monkeypatch.setattr(type(pipe.store), "_DRAIN_WARN_SEC", 0.05)
+    monkeypatch.setattr(type(pipe.store), "_DRAIN_LIMIT_SEC", 0.2)
+    check, polls = pipe.store.agent.check_xfer_state, []
+
+    def fails_once(handle):
+        polls.append(handle)
+        return "ERR" if len(polls) == 1 else check(handle)
+
+    monkeypatch.setattr(pipe.store.agent, "check_xfer_state", fails_once)
+    assert pipe.run() is False
+    assert sent == [(os.getppid(), signal.SIGQUIT)]
+    assert pipe.in_flight_at_release == [False]
+    assert "I/O in flight, until" in caplog.text and "ending the server" in caplog.text
+    assert pipe.store.drained_transfers == 1 and "(1 such transfers so far)" in caplog.text
 
 
 def test_finished_transfer_is_released_once(tmp_path, monkeypatch):

@@ -1,7 +1,9 @@
 """Probe of verify-joint-top-k-top-p: top-p looks at the whole distribution in verify, as it does in plain decoding."""
 
+import math
 import random
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -114,3 +116,47 @@ def test_uno_keeps_the_same_tokens_whoever_is_beside(uno, sampling, neighbours):
         next_token_logits=flat, sampling_info=info, batch_size=len(requests), verify_width=rows, **widest
     )
     torch.testing.assert_close(uno["sampled"], want)
+
+
+@pytest.mark.parametrize("path", ["eagle", "dflash"])
+def test_no_third_distribution_is_kept(path, monkeypatch):
+    """A verify of [bs * D, vocab] probabilities has room for two of them: the filters' input and one result."""
+    made, kept = [], []
+    renorm_top_k, renorm_top_p = vp.renorm_top_k, vp.renorm_top_p
+
+    def top_k(probs, top_ks):
+        result = renorm_top_k(probs, top_ks)
+        made.append(weakref.ref(result))
+        return result
+
+    def top_p(probs, top_ps):
+        kept.extend(one for one in made if one() is not None)
+        return renorm_top_p(probs, top_ps)
+
+    monkeypatch.setattr(vp, "renorm_top_k", top_k)
+    monkeypatch.setattr(vp, "renorm_top_p", top_p)
+    run = vp.PATHS[path]([vp.Request([1, 2], s) for s in WHOLE], vp.hashed_model(5))
+    run.prefill([3, 4, 5])
+    made.clear()
+    kept.clear()
+    run.verify([vp.chain([r.tokens[-1], 1, 2]) for r in run.requests])
+    assert made and not kept
+
+
+@pytest.mark.parametrize("sampling", [{"top_k": 4}, {"top_k": 4, "top_p": 0.6}])
+def test_one_compiled_graph_serves_every_batch_of_uno(sampling, monkeypatch):
+    """Whether a request has top_p or none, the compiled function is given tensors; without top_p none drops a token."""
+    given = []
+    monkeypatch.setattr(
+        uno_utils, "_build_sparse_target_support_tensors", lambda *arguments: given.append(arguments) or (None, None)
+    )
+    info = vp.to_batch([vp.to_req(vp.Request([1], sampling))], SpeculativeAlgorithm.UNO).sampling_info
+    uno_utils._build_sparse_target_support(
+        next_token_logits=torch.zeros(1, vp.VOCAB),
+        sampling_info=info,
+        batch_size=1,
+        forward_width=1,
+        max_top_k=4,
+    )
+    ((_, _, _, top_ps, *_),) = given
+    assert top_ps.tolist() == pytest.approx([sampling.get("top_p", math.inf)])

@@ -542,6 +542,7 @@ def test_what_accepting_says_to_do_next_can_be_done(queue, probed):
     said = next(line for line in result.stdout.splitlines() if line.startswith("now: "))
     steps = [step.strip() for step in said.removeprefix("now: ").split(",")]
     assert steps == [
+        "sm120 lock",
         "sm120 series refresh --check",
         "sm120 probe alpha",
         "sm120 matrix --record --probes",

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,15 @@ ONLY_THE_BEST: list[dict[str, Any]] = [
     {"temperature": 0},
 ]
 FORBIDDEN = [RUN_TOKEN, 65, 66]
+# Everything about log-probabilities that a request can ask for, of its prompt and of its output.
+LOGPROBS: dict[str, Any] = {
+    "return_logprob": True,
+    "logprob_start_len": 0,
+    "top_logprobs_num": 3,
+    "token_ids_logprob": [5, RUN_TOKEN],
+}
+# Seconds between requests that join a batch which is already decoding.
+ARRIVALS = 0.4
 # Grammars that end within the new tokens, one of them in the middle of a run that drafts like, and one request without.
 SCHEMA = json.dumps({"type": "object", "properties": {"n": {"enum": [1, 23]}}, "required": ["n"]})
 GRAMMARS: list[dict[str, Any]] = [
@@ -114,13 +125,38 @@ def serve(algorithm: str) -> dict[str, list[Reply]]:
             )
 
         return {
-            "parameters": ask(PARAMETERS, return_logprob=True),
+            "parameters": ask(PARAMETERS, **LOGPROBS),
             "processor": ask(
                 [{"custom_params": {"token_ids": FORBIDDEN}}] * 2, custom_logit_processor=forbidding_processor(runtime)
             ),
             "only the best": ask(ONLY_THE_BEST),
             "grammars": ask(GRAMMARS, return_logprob=True),
         }
+
+
+@cache
+def serve_overlapped(algorithm: str) -> dict[str, list[Reply]]:
+    """The questions about parameters to a server with the overlap schedule, in one batch and one after the other."""
+    runtime = served_runtime()
+    work = CHECKOUT.build / "served"
+    arguments = {**recipes.DENSE_TRITON, "disable-overlap-schedule": False}
+    arguments |= algorithms(runtime, work / "models")[algorithm]
+    model = models.make(runtime, models.DENSE, work / "models")
+    log = work / f"speculation-overlapped-{algorithm}.log"
+    log.unlink(missing_ok=True)
+    hooks = [HERE / "target_only_sampler.py"]
+    with Server(runtime, model, arguments, log=log, environment=ENVIRONMENT, hooks=hooks, **PATIENCE) as server:
+        sampling = [{"temperature": 0, "max_new_tokens": NEW_TOKENS, "ignore_eos": True, **own} for own in PARAMETERS]
+        prompts = [asked(number) for number in range(len(PARAMETERS))]
+
+        def arrive(number: int) -> Reply:
+            time.sleep(ARRIVALS * number)
+            return server.generate(prompts[number], NEW_TOKENS, sampling_params=sampling[number], **LOGPROBS)
+
+        together = server.generate_batch(prompts, NEW_TOKENS, sampling_params=sampling, **LOGPROBS)
+        with ThreadPoolExecutor(len(prompts)) as clients:
+            one_by_one = list(clients.map(arrive, range(len(prompts))))
+        return {"together": together, "one by one": one_by_one}
 
 
 def asked(number: int) -> list[int]:
@@ -172,9 +208,36 @@ def test_tokens_are_those_without_speculation(algorithm, question):
 @pytest.mark.parametrize("question", ["parameters", "grammars"])
 def test_logprobs_are_those_without_speculation(algorithm, question):
     for number, (base, reply) in enumerate(zip(serve("none")[question], serve(algorithm)[question], strict=True)):
-        want = [entry[0] for entry in base.meta["output_token_logprobs"]]
-        got = [entry[0] for entry in reply.meta["output_token_logprobs"]]
-        assert got == pytest.approx(want, abs=1e-3), f"request {number} of {question} on {algorithm}"
+        assert_same_logprobs(reply, base, f"request {number} of {question} on {algorithm}")
+
+
+@pytest.mark.parametrize("arrival", ["together", "one by one"])
+@pytest.mark.parametrize("served", ["none", "STANDALONE", "DFLASH"])
+def test_the_overlap_schedule_changes_neither_tokens_nor_logprobs(served, arrival):
+    replies = serve_overlapped(served)[arrival]
+    for number, (base, reply) in enumerate(zip(serve("none")["parameters"], replies, strict=True)):
+        assert reply.tokens == base.tokens, f"request {number}, {arrival}, on {served}"
+        assert_same_logprobs(reply, base, f"request {number}, {arrival}, on {served}")
+
+
+def assert_same_logprobs(reply: Reply, base: Reply, which: str) -> None:
+    """Log-probabilities of the tokens said, of the most probable ones and of named ones, of the prompt and the output."""
+    for name, want in base.meta.items():
+        if name.endswith("_logprobs") and want is not None:
+            got = reply.meta[name]
+            assert len(got) == len(want), f"{name}, {which}"
+            assert by_token(got) == pytest.approx(by_token(want), abs=1e-3), f"{name}, {which}"
+
+
+def by_token(entries: list[Any]) -> dict[tuple[int, int], float]:
+    """(position, token) -> log-probability; the first position of a prompt has none."""
+    rows = [row if row and isinstance(row[0], list) else [row] for row in entries]
+    return {
+        (position, entry[1]): entry[0]
+        for position, row in enumerate(rows)
+        for entry in row
+        if entry and entry[0] is not None
+    }
 
 
 def test_grammars_are_kept_and_end_the_output(algorithm):

@@ -18,10 +18,11 @@ from .answers import answer
 
 
 def test_three_numbers_that_stay_apart(endpoint, behaviour):
-    behaviour.start_seconds = 0.05
+    behaviour.start_seconds = 0.2
     cold, reuse = measure_prefill(endpoint, 300, seed="a", repeats=3)
     assert cold.kind == "cold prefill" and cold.refused is None
-    assert cold.rate == pytest.approx(cold.tokens / 0.05, rel=0.4)
+    assert cold.rate is not None  # never faster than the server; a busy machine adds to its time
+    assert cold.tokens / 0.8 < cold.rate < 1.01 * cold.tokens / 0.2
     assert reuse.kind == "radix reuse" and reuse.rate is None and reuse.refused is None
     restore = measure_restore(endpoint, 300, seed="a", settle=0)
     assert restore.kind == "storage restore" and restore.rate is None

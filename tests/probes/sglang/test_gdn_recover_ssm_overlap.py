@@ -97,23 +97,27 @@ class QueueDevice:
 
 @pytest.fixture
 def streams(monkeypatch):
-    """A RecoverOverlap between two streams, its device, a commit that copies `window` to `state`, and who held tensors."""
-    try:
-        from sglang.srt.layers.attention.linear.gdn_recover_overlap import RecoverOverlap
-    except ImportError:
-        pytest.fail("the runtime has no --gdn-recover-overlap")
-    device, held = QueueDevice(), []
-    monkeypatch.setattr(torch, "get_device_module", lambda name=None: device)
-    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: held.append((tensor, stream)))
+    """streams() -> a RecoverOverlap between two streams, its device, a commit of `window` to `state`, who held tensors."""
 
-    def commit(state, window, at):
-        device.current.enqueue(lambda: state.__setitem__(at, window[at]))
+    def two_streams():
+        try:
+            from sglang.srt.layers.attention.linear.gdn_recover_overlap import RecoverOverlap
+        except ImportError:
+            pytest.fail("the runtime has no --gdn-recover-overlap")
+        device, held = QueueDevice(), []
+        monkeypatch.setattr(torch, "get_device_module", lambda name=None: device)
+        monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: held.append((tensor, stream)))
 
-    return RecoverOverlap("cpu"), device, commit, held
+        def commit(state, window, at):
+            device.current.enqueue(lambda: state.__setitem__(at, window[at]))
+
+        return RecoverOverlap("cpu"), device, commit, held
+
+    return two_streams
 
 
 def test_the_side_stream_waits_for_what_the_recovery_reads(streams):
-    overlap, device, commit, _ = streams
+    overlap, device, commit, _ = streams()
     state, window = torch.zeros(2), torch.zeros(2)
     device.main.enqueue(lambda: window.fill_(7))
     overlap.submit(commit, state, window, 1)
@@ -122,7 +126,7 @@ def test_the_side_stream_waits_for_what_the_recovery_reads(streams):
 
 
 def test_who_joins_waits_for_the_commit_itself(streams):
-    overlap, device, commit, _ = streams
+    overlap, device, commit, _ = streams()
     state, window, seen = torch.zeros(2), torch.ones(2), []
     overlap.submit(commit, state, window, 0)
     overlap.submit(commit, state, window, 1)
@@ -134,7 +138,7 @@ def test_who_joins_waits_for_the_commit_itself(streams):
 
 
 def test_nobody_waits_before_the_first_recovery_or_in_a_capture(streams):
-    overlap, device, commit, _ = streams
+    overlap, device, commit, _ = streams()
     overlap.join()
     assert device.main.work == []
     overlap.submit(commit, torch.zeros(1), torch.ones(1), 0)
@@ -144,14 +148,14 @@ def test_nobody_waits_before_the_first_recovery_or_in_a_capture(streams):
 
 
 def test_tensors_are_held_until_the_side_stream_has_read_them(streams):
-    overlap, device, commit, held = streams
+    overlap, device, commit, held = streams()
     state, window = torch.zeros(1), torch.ones(1)
     overlap.submit(commit, state, window, 0)
     assert [(id(tensor), stream) for tensor, stream in held] == [(id(state), device.side), (id(window), device.side)]
 
 
-@pytest.mark.usefixtures("streams")
-def test_without_a_side_stream_the_commit_runs_at_once():
+def test_without_a_side_stream_the_commit_runs_at_once(streams):
+    streams()  # or the test fails
     from sglang.srt.layers.attention.linear.gdn_recover_overlap import run_recovery
 
     seen = []

@@ -1,37 +1,32 @@
-"""Blocks that share a sequence: no warp may write over the flag that the others of its block have still to read.
+"""Blocks that share a sequence: the merged row maxima have bytes of their own, not those of the flag read by all warps.
 
-The kernel is compiled for sm_120a, and its PTX runs on the CPU under an executor that keeps vector clocks of all warps.
+Where they share bytes, only a race detector shows it: warps read `isLastCta` with no barrier before the maxima are written.
 """
 
-from __future__ import annotations
-
-import os
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
-# The package is not imported: its __init__ asks for a device. The first one on the path is the one under test.
-for entry in sys.path:
-    if (Path(entry) / "flashinfer" / "data" / "csrc" / "xqa" / "mha.cu").is_file():
-        os.environ["SM120_FLASHINFER"] = entry
-        break
-executor = pytest.importorskip("sm120.kernels._ptx.executor", reason="runs with sm120-runtime's PTX executor")
-xqa = pytest.importorskip("sm120.kernels._ptx.flashinfer_xqa")
-reference = pytest.importorskip("sm120.kernels.xqa_mask.reference")
 
-pytestmark = pytest.mark.skipif(xqa.missing() is not None, reason=str(xqa.missing()))
-
-
-@pytest.mark.parametrize("schedule", ["forward", "reverse", "random"])
-def test_the_last_block_s_flag_is_read_before_it_is_written_over(schedule):
-    case = xqa.Verification([600], [8], [reference.visible_drafts("causal", 8)])
-    # What exited warps had prefetched is taken to have landed: another matter.
-    out, _ = case.run(blocks=3, schedule=schedule, land_at_exit=True)
-    assert xqa.error(out, case.expected()) < 3e-3
+@pytest.fixture(scope="module")
+def merge() -> str:
+    """What the last block runs in csrc/xqa/mha.cu, from reading the flag on, without comments."""
+    places = [Path(entry) / "flashinfer" / "data" / "csrc" for entry in sys.path]
+    places += [parent / "csrc" for parent in Path(__file__).resolve().parents]
+    source = next(path for place in places if (path := place / "xqa" / "mha.cu").is_file())
+    text = re.sub(r"//[^\n]*", "", source.read_text())
+    found = re.search(r"bool const isLastCta = mbsmem\.isLastCta;(.*?)loadBufAsync", text, re.S)
+    assert found is not None, "the merge of the last block reads another way now"
+    return found[1]
 
 
-def test_a_block_alone_is_as_before():
-    case = xqa.Verification([200], [8], [reference.visible_drafts("causal", 8)])
-    out, _ = case.run()
-    assert xqa.error(out, case.expected()) < 3e-3
+def test_the_maxima_are_not_written_over_the_flag(merge):
+    before_the_barrier = merge.split("__syncthreads()")[0]
+    assert "storeFromReg" in before_the_barrier
+    assert "reinterpret_cast<SMemWarpRowMax&>(smem)" not in before_the_barrier
+
+
+def test_they_have_a_place_behind_the_flag(merge):
+    assert "mbbuf.rowMax" in merge and "mbbuf = mbsmem.storage" in merge

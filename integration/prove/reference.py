@@ -31,7 +31,7 @@ class Verdict:
 
 
 def judge(tokens: Sequence[int], shortfall: Sequence[float], *, wanted: int, tolerance: float) -> Verdict:
-    """Judge served tokens by their teacher-forced shortfall (see compare.py).
+    """Judge served tokens by their teacher-forced shortfall (see transformers_tokens.py).
 
     A token within `tolerance` of the best one is a tie; after one, the rest is judged given the served choice. Too few
     or too many tokens are a difference at the first missing or surplus one; NaN is a difference.
